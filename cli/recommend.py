@@ -46,7 +46,7 @@ _SECTIONS: Sections = {
         option(
             "--truncation/--no-truncation",
             None,
-            "Compare with the unchanged model on only its last tokens (on if it costs no more than the schedules).",
+            "Compare with the unchanged model on only the last tokens (on if this costs no more than the schedules).",
             default=None,
         ),
         "truncation_stride layers original_length",

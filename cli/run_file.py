@@ -38,7 +38,7 @@ def _take(ctx: click.Context, param: click.Parameter, path: str | None) -> None:
         values = [value] if isinstance(value, str) else value
         if not isinstance(values, list) or not all(isinstance(inner, str) for inner in values):
             raise DataError(f"{path}: {key} is neither text nor a number, nor a list of them", "config")
-        if {"", "~", "null"} & {*values}:
+        if {"", "~", "null"} & {value.lower() for value in values}:
             raise DataError(f"{path}: {key} has no value; give one, or leave the line out", "config")
         several = isinstance(each, click.Option) and each.multiple
         ctx.default_map = {**(ctx.default_map or {}), str(each.name): values if several else ",".join(values)}

@@ -91,7 +91,7 @@ def _served_page(report: ServedVerification) -> str:
     within, beyond = f"{report.within:.3f} nats per token within the trained length", f"{report.beyond:.3f} beyond"
     levels = f"the server's loss is {within}, and {beyond}"
     if report.stock is None or report.unscaled is None:
-        weaker = "This weaker test does not prove the schedule; without a schedule, the loss would rise steeply beyond."
+        weaker = "This does not prove that the schedule is live; without one, the loss would rise steeply there."
         return f"{levels} ({where}). {weaker}"
     rows = [
         ["stock transformers on the folder", f"{report.stock:.2g}"],

@@ -145,15 +145,17 @@ def verdict(rows: Sequence[TruncationRow]) -> list[str]:
         documents = max((getattr(row, f"{which}documents") or 0 for row in rows), default=0)
         if not documents:
             continue
-        further = f"eading further back than the last {rows[0].context:,} tokens pays off{where}"
+        further = f"reading further back than the last {rows[0].context:,} tokens pays off{where}"
         changes = [(row.length, change) for row in rows if (change := row.change(which))]
         better = sorted({length for length, change in changes if change.sign == -1})
         if few := too_few(documents):
-            said.append(f"Whether r{further} is undecided: {few}.")
+            said.append(f"Whether {further} is undecided: {few}.")
         elif better:
-            said.append(f"R{further} at {listed([f'{n:,}' for n in better])} tokens, with at least one schedule.")
+            said.append(
+                f"{further.capitalize()} at {listed([f'{n:,}' for n in better])} tokens, with at least one schedule."
+            )
         else:
-            said.append(f"There is no evidence that r{further}.")
+            said.append(f"There is no evidence that {further}.")
     return said
 
 

@@ -49,7 +49,7 @@ DataFacts = dict[str, Any]
 It contains the ``source``, the ``sha256`` of the texts, the numbers of ``documents``, ``windows`` and scored
 ``tokens``, and the numbers of ``skipped`` documents by reason. ``measured`` and ``whole`` are the sizes of the windows
 and of the documents in bytes or tokens (``unit``), and ``share`` is their ratio; they are absent if unknown. Optional
-are the numbers of ``special_tokens``, ``chats``, ``pretokenized`` documents, ``prompts`` and ``questions``.
+are the numbers of ``special_tokens``, ``chats``, ``pretokenized`` documents and ``prompts``.
 """
 
 
@@ -501,7 +501,8 @@ def _of_source(stored: S, name: str, numbers: Sequence[int]) -> S:
 def part_of(stored: S, windows: Sequence[int]) -> S:
     """Returns the part of a measurement with only some of its windows, whose numbers are ascending."""
     by_text = stored.of_texts(range(sum(stored.windows) or stored.texts))
-    texts = [number for number, text in enumerate(by_text) if not set(text).isdisjoint(windows)]
+    chosen = set(windows)
+    texts = [number for number, text in enumerate(by_text) if not chosen.isdisjoint(text)]
     return replace(
         stored,
         passes=[replace(run, nll=_picked(run.nll, windows)) for run in stored.passes],

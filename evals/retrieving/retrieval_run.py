@@ -82,7 +82,7 @@ class RetrievalRun(ABC):
         """Returns the scorer for given tables and prompts."""
 
     def _ready(self) -> AbstractContextManager[object]:
-        """Prepares the scorer inside the block."""
+        """Returns a context in which the scorer can run."""
         return nullcontext()
 
     def work(self, positions: int) -> float:

@@ -160,7 +160,7 @@ class CorpusRun(ABC):
         return 1.0
 
     def _ready(self) -> AbstractContextManager[object]:
-        """Prepares the scorer inside the block."""
+        """Returns a context in which the scorer can run."""
         return nullcontext()
 
     @abstractmethod

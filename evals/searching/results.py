@@ -48,7 +48,8 @@ def patch_command(model: str, schedule: str, request: Request, out: str = "OUT",
 
 
 def commands(model: str, schedule: str, plan: Plan, engine: str | None) -> list[str]:
-    """Returns the commands that patch a folder with a schedule, and export it for an engine.
+    """Returns the commands that patch a folder with a schedule and, if an engine is given, export the result; or only
+    the command that exports the schedule if the engine cannot use a patched folder.
 
     Args:
         schedule: the schedule, in the form that ``--schedule`` accepts.
@@ -231,7 +232,8 @@ class SearchResult(Saved, ABC):
 
     @property
     def commands(self) -> list[str]:
-        """The commands that patch the model with the schedule, and with an engine, export it."""
+        """The commands that patch the model with the schedule and, if an engine is given, export the result; or only
+        export the schedule if the engine cannot use a patched folder."""
         plan, engine = self.search.learned.found_plan, self.protocol["engine"]
         named = self.search.spec if self.search.file is None else str(self.search.file)
         return commands(self.model["path"], named, plan, engine)

@@ -202,10 +202,8 @@ def _manifest(backup: Path) -> Manifest:
         raise ConfigError(f"{path} is damaged; restore the originals next to it by hand")
     for name in FILES:
         if name not in manifest.originals and os.path.lexists(backup / name):
-            what = f"does not list {name}" if path.exists() else f"is missing, which would list {name}"
-            raise CheckpointError(
-                f"{path} {what}, so ropescale does not use that copy; restore it by hand, or move it away"
-            )
+            what = "does not list" if path.exists() else "is missing, so it does not list"
+            raise CheckpointError(f"{path} {what} the copy of {name}; restore that copy by hand, or move it away")
     return manifest
 
 

@@ -228,8 +228,9 @@ def _refuse_contradiction(
             "in_place",
             "dry_run",
         )
-    if force and out is None:
-        raise CheckpointError("force replaces an output folder; name one, or leave force out", "force", "out")
+    for name, given in (("force", force), ("link", link != "auto")):
+        if given and out is None:
+            raise CheckpointError(f"{name} applies to an output folder; name one, or leave {name} out", name, "out")
     if private and push_to_hub is None:
         raise CheckpointError(
             "private applies to a repository on the Hub; name one, or leave private out", "private", "push_to_hub"

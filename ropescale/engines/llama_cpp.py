@@ -264,7 +264,7 @@ def converted(layers: Layers) -> Iterator[Difference]:
         yield Difference.base_rope("does not apply llama3 scaling to this architecture and uses base RoPE")
     elif kind == "llama3" and layers.is_partial:
         head, turning = layers.rope.head_dim, layers.rope.rotary_dim
-        text = f"its converter spreads llama3 scaling over all {head} coordinates of a head, although {turning} rotate"
+        text = f"its converter spreads llama3 scaling over all {head} coordinates, although only {turning} rotate"
         yield Difference("frequencies", "recomputed", f"over {head} coordinates instead of {turning}", text)
     if kind == "proportional" and stated.get("factor", 1) != 1:
         yield Difference.ignores_factor()

@@ -444,7 +444,8 @@ def test_in_place_never_splits_a_shared_file(hub_like, tmp_path):
     ("given", "words"),
     [
         ({"private": True}, "private applies to a repository on the Hub"),
-        ({"out": None, "dry_run": True, "force": True}, "force replaces an output folder; name one"),
+        ({"out": None, "dry_run": True, "force": True}, "force applies to an output folder; name one"),
+        ({"out": None, "in_place": True, "link": "copy"}, "link applies to an output folder; name one"),
         ({"schedule": "dynamic-yarn"}, r"with the length.*freeze it at a length"),
         ({"link": "soft"}, "unknown link type 'soft'; choose from auto, hard, symlink, copy"),
         ({"model": "nobody/none", "out": None, "in_place": True}, "is not a local folder"),

@@ -388,7 +388,10 @@ def test_the_folder_that_one_is_in_is_never_replaced_nor_the_one_above(source, t
     [
         (lambda backup: (backup / "config.json").write_text("{}"), "ropescale-backup/config.json is"),
         (lambda backup: (backup / "config.json").unlink(), "ropescale-backup/config.json is"),
-        (lambda backup: (backup / "manifest.json").unlink(), "manifest.json is missing, which would list config"),
+        (
+            lambda backup: (backup / "manifest.json").unlink(),
+            "manifest.json is missing, so it does not list the copy of config",
+        ),
     ],
 )
 def test_a_backup_without_its_originals_or_its_manifest_restores_nothing_and_says_so(source, damage, words):
@@ -400,7 +403,7 @@ def test_a_backup_without_its_originals_or_its_manifest_restores_nothing_and_say
 
 def test_what_somebody_put_where_the_backup_is_stays(source):
     plant(source / backups.BACKUP / "config.json")
-    with untouched(source, "manifest.json is missing, which would list config.json"):
+    with untouched(source, "manifest.json is missing, so it does not list the copy of config.json"):
         in_place(source)
     shutil.rmtree(source / backups.BACKUP)
     before = tree(source)
