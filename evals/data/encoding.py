@@ -199,9 +199,10 @@ class TextEncoder:
 
 
 def _settles(piece: _Piece, count: float) -> bool:
-    """Returns whether the first ``count`` tokens of a piece are settled, whatever text follows the piece.
+    """Returns whether the first ``count`` tokens of a piece are taken as independent of the text after the piece.
 
     They are if :data:`MARGIN` tokens follow them, whose text contains white space or is longer than :data:`OVERLAP`.
+    This is not a proof, unlike a joint: a tokenizer without words could merge over a longer distance.
     """
     if len(piece.ids) < count + MARGIN:
         return False
