@@ -59,7 +59,7 @@ kill: $(VENV)/.for-test
 	PYTHONPATH=tests/helpers:tests/tools $(BIN)/python -m killing --kills $(KILLS) --seed "$(SEED)" $(ARGS)
 
 mutants: $(VENV)/.for-test
-	$(BIN)/python tests/tools/mutants.py $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python tests/tools/mutants.py $(ARGS)
 
 MINUTES ?= 25
 

@@ -69,7 +69,7 @@ def test_chunks_with_a_cache_give_what_one_forward_gives(model_type, chunk):
     with torch.inference_mode():
         assert scorer.chunks_agree(ids[0])
         difference = (scorer.score(ids, chunk) - scorer.score(ids)).abs()
-    assert difference.max() < 1e-5
+    assert difference.max() < 2e-5  # nats; rounding gave 1.0e-5 with two threads, and a wrong chunk gives whole nats
 
 
 def halve(module, _):
