@@ -248,6 +248,17 @@ def _link(temporary: Path, path: Path) -> None:
         os.replace(temporary, path)
 
 
+def link_target(path: Path) -> Path:
+    """Returns the target of a symbolic link, or any other path unchanged.
+
+    Raises:
+        CheckpointError: the target does not exist, so a write through the link would create a file elsewhere.
+    """
+    if path.is_symlink() and not path.exists():
+        raise CheckpointError(f"cannot write {path}: it is a link to nothing; remove it, or choose another file")
+    return path.resolve() if path.is_symlink() else path
+
+
 def writable_file(out: str | Path, check: Callable[[Path], None]) -> Path:
     """Returns the path of a file to write, after checking that it can be written there.
 
@@ -255,11 +266,12 @@ def writable_file(out: str | Path, check: Callable[[Path], None]) -> Path:
         check: called with the path of an existing file; raises CheckpointError if the file may not be replaced.
 
     Raises:
-        CheckpointError: the path is a folder, its parent does not exist or is read-only, or ``check`` raised.
+        CheckpointError: the path is a folder or a dangling link, its folder is missing or read-only, or ``check``
+            raised.
     """
     path = local_path(out)
     try:
-        path = path.resolve() if path.is_symlink() else path
+        path = link_target(path)
         if path.is_dir():
             raise CheckpointError(f"cannot write {out}, which is a folder; choose another file")
         if not path.absolute().parent.is_dir():

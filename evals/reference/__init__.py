@@ -12,6 +12,7 @@ differs slightly between Python versions, so results contain its hash.
 from __future__ import annotations
 
 import json
+import os
 import re
 import sysconfig
 from pathlib import Path
@@ -97,9 +98,10 @@ def save_taught(out: Path) -> None:
     Raises:
         CheckpointError: ``out`` exists and is not an empty folder.
     """
+    from ...checkpoints.folders import is_empty
     from ...checkpoints.loading import load_tokenizer
 
-    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+    if os.path.lexists(out) and not is_empty(out):
         raise CheckpointError(f"{out} exists already; choose another folder")
     load_taught().save_pretrained(out)
     load_tokenizer(CHECKPOINT).save_pretrained(out)

@@ -15,7 +15,7 @@ from typing import Unpack
 
 from .. import __version__
 from ..errors import CheckpointError, ScheduleError
-from ..files import local_path, writable_file
+from ..files import writable_file
 from ..planning.plan import Plan, make_plan
 from ..request import Request, RequestOptions, refuse_unknown
 from ..schedules import describe
@@ -95,8 +95,6 @@ def patch_gguf(
     plan = make_plan(config_of(model), request)
     target = None
     if out is not None and not dry_run:
-        if local_path(out).is_symlink():  # also a dangling one
-            _refuse_existing(local_path(out))
         target = writable_file(out, _refuse_existing)
     route = find_route(model, goal_of(plan))
     (keys, tables), (notes, warnings) = _wanted(model, plan, route), _remarks(model, plan, route)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CheckpointError, RopescaleError
-from ..files import atomic_path
+from ..files import atomic_path, link_target
 from .formatting import first_line
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def save(figure: Figure, path: str | Path) -> None:
     if not path.parent.is_dir():
         raise CheckpointError(f"cannot write a plot to {path}; folder {path.parent} does not exist")
     try:
-        path = path.resolve() if path.is_symlink() else path  # replace the link's target, not the link
+        path = link_target(path)  # replace the link's target, not the link
         _check_ours(path)
         with _loading(), atomic_path(path, check=_check_ours) as temporary:
             figure.savefig(temporary, dpi=160, format=path.suffix[1:].lower(), metadata=_METADATA)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from ..errors import CheckpointError, ScheduleError
-from ..files import local_path
+from ..errors import ScheduleError
+from ..files import local_path, write_checked
 from ..output.formatting import brief
 from ..rope import Rope
 from .base import BuiltIn, Frequencies, above, at_least, divided, one_per_pair, register
@@ -67,19 +67,14 @@ class Table(BuiltIn):
         return cls(factors=factors, attention_factor=frequencies.attention_scale / rope.table_scale)
 
     def save(self, path: str | Path) -> Path:
-        """Writes the table to a JSON file, which specs and :meth:`load` read; returns the file's path.
+        """Writes the table to a JSON file, or replaces one, which specs and :meth:`load` read; returns the file's path.
 
         Raises:
             CheckpointError: the file cannot be written.
         """
         numbers = {"inv_freq": self.inv_freq, "factors": self.factors, "attention_factor": self.attention_factor}
         content = {"name": self.name} | {key: value for key, value in numbers.items() if value is not None}
-        target = local_path(path)
-        try:
-            target.write_text(json.dumps(content) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise CheckpointError(f"{target} cannot be written: {error.strerror or error}") from error
-        return target
+        return write_checked((json.dumps(content) + "\n").encode(), path, lambda existing: None)
 
     @classmethod
     def load(cls, path: str | Path) -> Table:

@@ -165,20 +165,29 @@ def test_a_folder_that_another_command_replaces_meanwhile_is_no_foreign_one(ran,
     [
         "patch CHECKPOINT --schedule yarn:factor=2 -o /proc/new",
         "gguf MODEL.gguf --schedule yarn:factor=2 -o /proc/new.gguf",
+        "inspect CHECKPOINT --plot /proc/new.png",
         "eval nowhere --data TEXT --lengths 64 -o /proc/new",
         "recommend CHECKPOINT --data TEXT --target-length 512 -o /proc/new",
         "retrieval nowhere --lengths 256 -o /proc/new",
         "report nowhere -o /proc/new.html",
         "keys nowhere --data TEXT -o /proc/new.json",
         "search CHECKPOINT --data TEXT --target-length 512 -o /proc/new.json",
+        "demo -o /proc/new",
     ],
 )
-def test_a_folder_that_cannot_be_written_is_refused_before_any_work(words, refused, checkpoint, texts, tmp_path):
+def test_a_folder_that_cannot_be_written_and_a_dangling_link_are_refused_before_any_work(
+    words, refused, checkpoint, texts, tmp_path
+):
     if "gguf" in words:
         write_gguf(AutoModelForCausalLM.from_pretrained(checkpoint), tmp_path / "model.gguf")
     named = {"CHECKPOINT": checkpoint, "TEXT": texts, "MODEL.gguf": tmp_path / "model.gguf"}
-    said = refused(*(named.get(word, word) for word in words.split()))
+    [*words, out] = (named.get(word, word) for word in words.split())
+    said = refused(*words, out)
     assert "/proc/new" in said and ("cannot write" in said or "cannot be written" in said)
+    link = tmp_path / Path(out).name
+    link.symlink_to(tmp_path / "elsewhere")
+    with unchanged(tmp_path):
+        assert str(link) in refused(*words, link)
 
 
 @pytest.mark.parametrize(

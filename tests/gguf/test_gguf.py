@@ -377,8 +377,9 @@ def test_nothing_is_overwritten_that_ropescale_did_not_write(capsys):
     os.symlink("nothing.gguf", "dangling.gguf")
     ask = ["in.gguf", "--schedule", "ntk:factor=2"]
     assert "name the output file, or use a dry run" in refused(capsys, *ask)
-    for existing in ("in.gguf", "link.gguf", "other.gguf", "dangling.gguf"):
+    for existing in ("in.gguf", "link.gguf", "other.gguf"):
         assert "exists already" in refused(capsys, *ask, "-o", existing)
+    assert "cannot write dangling.gguf: it is a link to nothing" in refused(capsys, *ask, "-o", "dangling.gguf")
     assert "cannot write folder, which is a folder" in refused(capsys, *ask, "-o", "folder")
     assert "cannot write none/out.gguf: its folder does not exist" in refused(capsys, *ask, "-o", "none/out.gguf")
 

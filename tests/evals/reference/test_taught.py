@@ -67,7 +67,8 @@ def test_the_taught_model_is_a_checkpoint_that_stock_transformers_loads(tmp_path
 
 
 def test_a_folder_that_holds_something_is_refused(tmp_path):
-    (tmp_path / "mine.txt").write_text("mine")
-    done = CliRunner().invoke(main, ["--taught", "-o", str(tmp_path)])
-    assert done.exit_code == 2 and "exists already" in done.output
+    (tmp_path / "mine.txt").symlink_to("nothing")
+    for out in (tmp_path, tmp_path / "mine.txt"):
+        done = CliRunner().invoke(main, ["--taught", "-o", str(out)])
+        assert done.exit_code == 2 and "exists already" in done.output
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
