@@ -75,6 +75,7 @@ class PromptScoring(ABC):
         model: the served model's name.
         limit: the maximum number of positions of prompt and generated text together; None if unknown.
         version: the engine's version.
+        url: the server's address, for messages.
         path: the path of requests for scores or generated ids.
         limit_option: the engine's option that sets the limit.
         reserved: the number of positions within the limit that a window cannot use.
@@ -86,8 +87,8 @@ class PromptScoring(ABC):
     limit_option: ClassVar[str]
     reserved: ClassVar[int] = 0
 
-    def __init__(self, model: str, limit: int | None, version: str) -> None:
-        self.model, self.limit, self.version = model, limit, version
+    def __init__(self, model: str, limit: int | None, version: str, url: str) -> None:
+        self.model, self.limit, self.version, self.url = model, limit, version, url
 
     @property
     def about(self) -> str:
@@ -123,25 +124,23 @@ class PromptScoring(ABC):
         if isinstance(asked, Generating):
             if generated is None or len(generated) > asked.count:
                 count = "no" if generated is None else f"{len(generated):,}"
-                raise ServerError(f"{self.name} sent {count} generated ids instead of at most {asked.count:,}")
+                raise ServerError(f"{self.url} sent {count} generated ids instead of at most {asked.count:,}")
             return np.array(generated, np.int64)
         if len(positions) != len(asked.ids) - 1:
-            raise ServerError(
-                f"{self.name} sent {len(positions):,} log-probabilities for {len(asked.ids) - 1:,} tokens"
-            )
+            raise ServerError(f"{self.url} sent {len(positions):,} log-probabilities for {len(asked.ids) - 1:,} tokens")
         scores = []
         for number, (tokens, id) in enumerate(zip(positions, asked.ids[1:], strict=True), 1):
             token: Token = (tokens or {}).get(id, {"logprob": None})
             logprob, rank = token["logprob"], token.get("rank")
             if logprob is None:
                 raise ServerError(
-                    f"{self.name} sent no log-probability of token {id} at position {number:,}; serve the "
+                    f"{self.url} sent no log-probability of token {id} at position {number:,}; serve the "
                     f"tokenizer's model, without prefix caching"
                 )
             if not _LOWEST < logprob < _HIGHEST:
-                raise ServerError(f"{self.name} sent {logprob} for token {id} at position {number:,}")
+                raise ServerError(f"{self.url} sent {logprob} for token {id} at position {number:,}")
             if asked.ranked and rank is None:
-                raise ServerError(f"{self.name} sent no ranks of tokens")
+                raise ServerError(f"{self.url} sent no ranks of tokens")
             scores.append((-logprob, rank == 1))
         return np.array(scores[len(scores) - asked.count :], np.float32).reshape(-1, 2).T
 
@@ -186,13 +185,15 @@ class VLLM(PromptScoring):
         return body
 
     def parts(self, content: bytes, ids: Sequence[int]) -> tuple[Sequence[Position], list[int] | None]:
-        [choice] = parsed(_Completion, content, self.name).choices
+        [choice] = parsed(_Completion, content, self.url).choices
         positions: list[Position] = (choice.prompt or [])[1:]
         if len(ids) == self.limit:
             # Processed log-probabilities are minus infinity for all but the allowed token. (Its own proves nothing,
             # because a raw probability may round to 1, too.)
             if any(value <= _LOWEST for tokens in choice.tops for value in (tokens or {}).values()):
-                raise ServerError("vLLM sent processed log-probabilities; serve with --logprobs-mode raw_logprobs")
+                raise ServerError(
+                    f"{self.url} sent processed log-probabilities; serve with --logprobs-mode raw_logprobs"
+                )
             for id, value in zip(choice.token_ids or [], choice.logprobs or [], strict=False):
                 positions.append({id: {"logprob": value}})
         return positions, choice.token_ids
@@ -232,7 +233,7 @@ class SGLang(PromptScoring):
         return {**body, "logprob_start_len": 0, "top_logprobs_num": int(asked.ranked)}
 
     def parts(self, content: bytes, ids: Sequence[int]) -> tuple[Sequence[Position], list[int] | None]:
-        answer = parsed(_Generation, content, self.name)
+        answer = parsed(_Generation, content, self.url)
         positions: list[Position] = [{id: {"logprob": value}} for value, id, _ in answer.prompt]
         for position, tops in zip(positions, answer.tops or [], strict=False):
             for id, token in (position or {}).items():
@@ -291,4 +292,4 @@ def engine_of(client: Client, wanted: str | None = None) -> PromptScoring:
     kind, card = _BY_OWNER[owner], matching[0]
     limit = next((each.max_model_len for each in (card, *cards) if each.max_model_len is not None), None)
     version = client.ask(kind.version_path, _Version).version
-    return kind(card.id, limit, version or "of an unknown version")
+    return kind(card.id, limit, version or "of an unknown version", client.url)

@@ -168,7 +168,8 @@ def test_a_broken_answer_is_one_line_and_the_same_command_continues(
     out = tmp_path / "out"
     with serving(kind=kind, fault=lambda number, ids: fault if number > 8 else "") as engine:
         command = words(engine, checkpoint, text, "--served-as", "base", "-o", out, "--concurrency", "2")
-        assert FAULTS[fault] in refused(*command)
+        said = refused(*command)
+        assert FAULTS[fault] in said and engine.url in said
         assert not (out / "results.json").exists()
         engine.fault = lambda number, ids: ""
         before = len(engine.scored)
@@ -229,7 +230,7 @@ def test_ctrl_c_ends_a_run_that_waits_and_keeps_what_was_answered(checkpoint, te
 def test_an_answer_about_the_last_token_of_a_whole_limit_that_is_not_as_asked_is_refused(fault, told):
     ids = list(range(20, 36))
     with serving(limit=16, fault=lambda number, ids: fault) as engine:
-        with pytest.raises(ServerError, match=re.escape(told)):
+        with pytest.raises(ServerError, match=re.escape(f"{engine.url} {told}")):
             score(Server(engine.url), ids)
         engine.fault = lambda number, ids: ""
         assert score(Server(engine.url), ids) == pytest.approx([-each for each in arithmetic(ids)])
