@@ -18,7 +18,7 @@ import torch
 from ...errors import RunError
 from ...models.rotary_modules import quiet_transformers, unset, unwrapped
 from ..scoring.batches import Batch, Scored
-from ..scoring.memory import device_of, embedding_shape, is_out_of_memory
+from ..scoring.memory import device_of, is_out_of_memory
 from ..scoring.scorer import not_finite
 from .prompts import Prompt, Question
 
@@ -47,13 +47,24 @@ def unpack(prompt: Prompt, numbers: np.ndarray) -> tuple[np.ndarray, list[int]]:
 
 
 class AnswerScorer:
-    """Scores a model's answers to prompts of equal length with the same number of questions."""
+    """Scores a model's answers to prompts, like :class:`ropescale.evals.scoring.executor.Executor` the tokens of
+    documents.
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    The prompts of a batch have the same length and number of questions.
+    """
+
+    def __init__(self, model: PreTrainedModel, prompts: Sequence[Prompt]) -> None:
         self.model: PreTrainedModel = unwrapped(model)
+        self.prompts = prompts
         self.device = device_of(self.model)
-        self.vocabulary = embedding_shape(self.model)[0]
         self._keeps = "logits_to_keep" in inspect.signature(self.model.forward).parameters
+
+    def score(self, batch: Batch) -> Scored:
+        """Returns the packed scores of a batch."""
+        prompts = [self.prompts[feed.document] for feed in batch.feeds]
+        scores = self.scores(prompts)
+        written = self.generated(prompts) if prompts[0].generation else [()] * len(prompts)
+        return Scored(np.concatenate([pack(*each) for each in zip(prompts, scores, written, strict=True)]))
 
     @torch.inference_mode()
     def scores(self, prompts: Sequence[Prompt]) -> list[np.ndarray]:
@@ -101,16 +112,13 @@ class AnswerScorer:
     def _read(self, asked: Sequence[tuple[str, Question]]) -> list[np.ndarray]:
         """Scores questions of equal length, each given with the name of its prompt, in one pass."""
         ids = self._tensor([question.ids for _, question in asked])
-        logits = self._forward(ids, max(question.tokens for _, question in asked) + 1)
+        keep = max(question.tokens for _, question in asked) + 1
+        kept = {"logits_to_keep": keep} if self._keeps else {}
+        logits = self._within_memory(self.model, input_ids=ids, use_cache=False, **kept).logits[:, -keep:-1]
         return [
-            self._scored(row[:-1], own, question.tokens, name)
+            self._scored(row, own, question.tokens, name)
             for row, own, (name, question) in zip(logits, ids, asked, strict=True)
         ]
-
-    def _forward(self, ids: torch.Tensor, keep: int) -> torch.Tensor:
-        """Returns the logits of the last ``keep`` positions."""
-        kept = {"logits_to_keep": keep} if self._keeps else {}
-        return self._within_memory(self.model, input_ids=ids, use_cache=False, **kept).logits[:, -keep:]
 
     def _within_memory(self, run: Callable[..., Any], **arguments: Any) -> Any:
         try:
@@ -135,18 +143,3 @@ class AnswerScorer:
         if not bool(torch.isfinite(nll).all()):
             raise not_finite(self.model, f"in {name}")
         return torch.stack([nll, (logits.argmax(dim=1) == targets).to(nll.dtype)]).cpu().numpy()
-
-
-class PromptBatches:
-    """Scores batches of prompts of one length, like :class:`ropescale.evals.scoring.executor.Executor` for
-    documents."""
-
-    def __init__(self, scorer: AnswerScorer, prompts: Sequence[Prompt]) -> None:
-        self.scorer, self.prompts = scorer, prompts
-
-    def score(self, batch: Batch) -> Scored:
-        """Returns the packed scores of a batch."""
-        prompts = [self.prompts[feed.document] for feed in batch.feeds]
-        scores = self.scorer.scores(prompts)
-        written = self.scorer.generated(prompts) if prompts[0].generation else [()] * len(prompts)
-        return Scored(np.concatenate([pack(*each) for each in zip(prompts, scores, written, strict=True)]))

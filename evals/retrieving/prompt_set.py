@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...errors import DataError
-from ...files import sha256
 from ...lengths import is_plain
 from ..data import documents
 from ..data.encoding import TextEncoder
@@ -74,10 +73,7 @@ class RetrievalOptions(RunOptions):
     batch_tokens: int = 8192
 
     def __post_init__(self) -> None:
-        for name in ("trials", "batch_tokens", "new_tokens", "max_prompts"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise DataError(f"{name} must be 1 or more, not {value}")
+        super().__post_init__()
         if self.trials > MOST_TRIALS:
             raise DataError(
                 f"{self.trials} trials are too many to hold in memory; give at most {MOST_TRIALS}", "trials"
@@ -116,8 +112,11 @@ class RetrievalPrompts:
         Raises:
             DataError: an id is not; the message names the prompt, the position and the id.
         """
-        asked = ((prompt.name, question.ids) for prompt in self.every for question in prompt.questions)
-        whole = (documents.Document(name, ids.tolist(), None, "") for name, ids in asked)
+        whole = (
+            documents.Document(prompt.name, question.ids.tolist(), None, "")
+            for prompt in self.every
+            for question in prompt.questions
+        )
         documents.check_ids(whole, vocabulary, self.bos)
 
     @property
@@ -257,18 +256,16 @@ def _prompt_of(row: PromptRow, encoder: TextEncoder, bos: int | None, options: R
     )
 
 
-def asked_sha256(prompts: Sequence[Prompt]) -> str:
-    """Returns a hash of the prompts' ids, answers and generation settings."""
-    sizes = [question.tokens for prompt in prompts for question in prompt.questions]
-    generations = [each.generation for each in prompts if each.generation is not None]
-    generated = [(sha256(each.ids.astype("<i8").tobytes()), each.new_tokens) for each in generations]
-    return sha256(f"{prompts_sha256(prompts)} {sizes} {generated}".encode())
-
-
 def prompts_sha256(prompts: Iterable[Prompt]) -> str:
-    """Returns a hash of every prompt's ids, little-endian int64, in order."""
+    """Returns a hash of every prompt's ids, and for prompts from files of their generation settings, in order.
+
+    All numbers are little-endian int64.
+    """
     digest = hashlib.sha256()
     for prompt in prompts:
-        for question in prompt.questions:
-            digest.update(question.ids.astype("<i8").tobytes())
+        parts = [question.ids for question in prompt.questions]
+        if (asked := prompt.generation) is not None:
+            parts += [asked.ids, np.array([asked.new_tokens, *(question.tokens for question in prompt.questions)])]
+        for part in parts:
+            digest.update(part.astype("<i8").tobytes())
     return digest.hexdigest()

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -218,6 +218,7 @@ class Accuracy(Metric["Retrieval", AccuracyRow]):
         """Returns a table of accuracies and a table of NLLs, over all depths or tasks."""
         overall = [row for row in self.rows(stored) if row.is_overall]
         effective, tasks, from_file = EFFECTIVE.rows(stored), stored.tasks, stored.is_from_file
+        names = [stored.named(row.schedule) for row in effective]
         scores = {(row.schedule, row.length): accuracy_cell(row) for row in overall}
         losses = {
             (row.schedule, row.length): interval_cell(row.answer_nll, row.answer_nll_low, row.answer_nll_high)
@@ -230,11 +231,13 @@ class Accuracy(Metric["Retrieval", AccuracyRow]):
             parts.append(f"Mean over {len(tasks)} tasks ({', '.join(map(escaped, tasks))}){at}:")
         corner = "score" if from_file else "accuracy"
         parts.append(table(stored.lengths, corner, scores, stored.schedules, stored.named))
-        reached = {"": [f"{stored.named(row.schedule)} {_or_none(row.length)}" for row in effective]}
+        reached = {"": [row.length for row in effective]}
         if from_file:
             threshold = f" by RULER's threshold (a score of {RULER:.1%}, Llama-2-7B-chat's at 4,096)"
-            reached[threshold] = [f"{stored.named(row.schedule)} {_or_none(row.ruler)}" for row in effective]
-        parts += [f"Effective length{bar}: {', '.join(found)}." for bar, found in reached.items()]
+            reached[threshold] = [row.ruler for row in effective]
+        for bar, lengths in reached.items():
+            found = [f"{name} {length:,}" if length else f"{name} none" for name, length in zip(names, lengths)]
+            parts.append(f"Effective length{bar}: {', '.join(found)}.")
         chance = "" if from_file else f"; chance, any number of {DIGITS} digits, is {CHANCE:.2f}"
         parts.append(f"NLL of the whole answer in place (nats{chance}):")
         parts.append(table(stored.lengths, "answer NLL", losses, stored.schedules, name=stored.named))
@@ -251,15 +254,20 @@ class PairedLoss(Metric["Retrieval", PairedAnswersRow]):
 
         Every row is one of the comparisons that the intervals hold for.
         """
-        found: list[tuple[str, int, str | None]] = []
-        for schedule, length in stored.tables:
-            if schedule != stored.baseline and (stored.baseline, length) in stored.tables:
-                tasks = {answer.task for answer in stored.by_length[stored.baseline, length]}
-                parts = [None, *(task for task in stored.tasks if task in tasks)]
-                found += [(schedule, length, task) for task in parts]
-        most = max((len(stored.by_length[schedule, length]) for schedule, length, _ in found), default=0)
-        comparisons = len(found) if most >= CONCLUSIVE else None
-        return [_paired(stored, *each, comparisons) for each in found]
+        found = {
+            (schedule, length, task): prompts
+            for schedule, length in stored.tables
+            if schedule != stored.baseline and (stored.baseline, length) in stored.tables
+            for task in (None, *stored.tasks)
+            if (prompts := sum(task in (None, answer.task) for answer in stored.by_length[schedule, length]))
+        }
+        comparisons = len(found) if max(found.values(), default=0) >= CONCLUSIVE else None
+        level, rows = LEVEL if comparisons is None else familywise(comparisons), []
+        for (schedule, length, task), prompts in found.items():
+            nll = stored.paired_change(schedule, stored.baseline, length, task, level)
+            place = (schedule, stored.baseline, length, task, prompts, comparisons)
+            rows.append(PairedAnswersRow(*place, nll.mean, nll.low, nll.high))
+        return rows
 
     def to_markdown(self, stored: Retrieval) -> list[str]:
         """Returns a table of the changes."""
@@ -333,20 +341,6 @@ def _accuracy(
     nll = ratio([answer.nll for answer in answers], [1] * len(answers)).within(0)
     place = (schedule, stored.tables[schedule, length], length, task, len(scores), depth, len(answers))
     return AccuracyRow(*place, float(accuracy), low, high, nll.mean, nll.low, nll.high)
-
-
-def _paired(
-    stored: Retrieval, schedule: str, length: int, task: str | None, comparisons: int | None
-) -> PairedAnswersRow:
-    prompts = sum(task in (None, answer.task) for answer in stored.by_length[schedule, length])
-    level = LEVEL if comparisons is None else familywise(comparisons)
-    nll = stored.paired_change(schedule, stored.baseline, length, task, level)
-    place = (schedule, stored.baseline, length, task, prompts, comparisons)
-    return PairedAnswersRow(*place, nll.mean, nll.low, nll.high)
-
-
-def _or_none(length: int | None) -> str:
-    return "none" if length is None else f"{length:,}"
 
 
 def accuracy_cell(row: AccuracyRow) -> str:
@@ -458,9 +452,8 @@ class Retrieval(Saved):
             )
         else:
             asked = (
-                f"one hidden number in each prompt; {self._sample()}, seed {protocol['seed']}, "
-                f"filler {escaped(self.data['source'])}, {how}. An answer counts when every token of it is ranked "
-                "first (greedy decoding would write it)"
+                f"one hidden number in each prompt; {self._sample()}, seed {protocol['seed']}, {how}. An answer counts "
+                "when every token of it is ranked first (greedy decoding would write it)"
             )
         bar = (
             f"Effective length: the longest up to which accuracy is at least {needed:.3g} at every length, "
@@ -482,13 +475,12 @@ class Retrieval(Saved):
         loss, baseline = f"the answers' loss at {self.lengths[-1]:,} tokens", self.named(self.baseline)
         if few := too_few(rows[0].prompts, "prompts"):
             return [*said, f"There is no evidence that any schedule changes {loss}: {few}."]
-        lower = [row for row in rows if row.low is not None and row.high is not None and row.high < 0]
-        if not lower:
+        gains = {row.schedule: -Estimate(row.delta_nll, row.low, row.high) for row in rows}
+        label = max(gains, key=lambda label: (gains[label].sign == 1, gains[label].mean))
+        if gains[label].sign != 1:
             return [*said, f"No schedule lowers {loss} significantly against {baseline}."]
-        row = min(lower, key=lambda row: row.delta_nll)
-        low, high = -cast(float, row.high), -cast(float, row.low)
-        by = f"{-row.delta_nll:.3g} ({low:.3g} to {high:.3g}) nats"
-        return [*said, f"{self.named(row.schedule)} lowers {loss} by {by} against {baseline}."]
+        by = f"{gains[label].mean:.3g} ({gains[label].low:.3g} to {gains[label].high:.3g}) nats"
+        return [*said, f"{self.named(label)} lowers {loss} by {by} against {baseline}."]
 
     def rests_on(self) -> str:
         """Describes the prompts and the level of the intervals."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...models.rotary_modules import evaluating
+from ...models.rotary_modules import evaluating, unwrapped
 from ..data.windows import Window, check_lengths
 from ..metrics.stored import ModelFacts
 from ..parallel.processes import Group, World
@@ -24,8 +24,8 @@ from ..scoring import memory
 from ..scoring.batches import Batch, BatchPlan, Feed
 from ..statistics.intervals import PERCENT
 from ..store import Store
-from .answering import AnswerScorer, PromptBatches, stored_numbers, unpack
-from .prompt_set import RetrievalOptions, RetrievalPrompts, asked_sha256, make_prompts
+from .answering import AnswerScorer, stored_numbers, unpack
+from .prompt_set import RetrievalOptions, RetrievalPrompts, make_prompts, prompts_sha256
 from .prompts import Prompt
 from .results import Answer, Retrieval, answer_of
 
@@ -104,13 +104,8 @@ class RetrievalRun(ABC):
         """
         prompts, notes = self.prompt_set.prompts, Notes.of(self.options.progress)
         asked = {"lengths": list(prompts), **self.prompt_set.protocol, "source": self.prompt_set.source}
-        about = {
-            "kind": "retrieval",
-            "facts": self.facts,
-            "batch_tokens": self.options.batch_tokens,
-            **asked,
-            **self.about,
-        }
+        sizes = {"batch_tokens": self.options.batch_tokens}
+        about = {"kind": "retrieval", "facts": self.facts, **sizes, **asked, **self.about}
         runner = Runner(self.facts, store or Store(), group or Group(World()), notes, self.work)
         plans = {length: plan_prompts(of_length, self.batch_tokens) for length, of_length in prompts.items()}
         with self._ready():
@@ -159,7 +154,7 @@ class RetrievalRun(ABC):
             self.tables[job.label, length] = job.tables.table_sha256
 
         scorer = self._scoring(job.tables, prompts)
-        return replace(task_of(self.title or job.label, job, scorer, finish, asked=asked_sha256(prompts)), nll=False)
+        return replace(task_of(self.title or job.label, job, scorer, finish, asked=prompts_sha256(prompts)), nll=False)
 
 
 class LoadedRetrieval(RetrievalRun):
@@ -174,20 +169,21 @@ class LoadedRetrieval(RetrievalRun):
         about: ModelFacts | None = None,
     ) -> None:  # fmt: skip
         made, baseline = variants(model, schedules, Notes.of(options.progress))
-        self.scorer = scorer = AnswerScorer(model)
-        about = about or fingerprints.describe(scorer.model, options.path)
-        super().__init__(prompt_set, options, made, baseline, trained_length(model), about, scorer.vocabulary)
-        self.facts = {**self.facts, **fingerprints.arithmetic(scorer.model)}
+        self.model = unwrapped(model)
+        about = about or fingerprints.describe(self.model, options.path)
+        vocabulary, _ = memory.embedding_shape(self.model)
+        super().__init__(prompt_set, options, made, baseline, trained_length(model), about, vocabulary)
+        self.facts = {**self.facts, **fingerprints.arithmetic(self.model)}
         self.batch_tokens = options.batch_tokens
 
-    def _scoring(self, tables: HeldTables, prompts: Sequence[Prompt]) -> PromptBatches:
-        return PromptBatches(self.scorer, prompts)
+    def _scoring(self, tables: HeldTables, prompts: Sequence[Prompt]) -> AnswerScorer:
+        return AnswerScorer(self.model, prompts)
 
     def _ready(self) -> AbstractContextManager[object]:
-        return evaluating(self.scorer.model)
+        return evaluating(self.model)
 
     def work(self, positions: int) -> float:
-        return memory.work(self.scorer.model, positions)
+        return memory.work(self.model, positions)
 
 
 def plan_prompts(prompts: Sequence[Prompt], batch_tokens: int) -> BatchPlan:

@@ -33,6 +33,9 @@ class Schedules:
     patching: RequestOptions = field(default_factory=RequestOptions)
 
 
+_POSITIVE = "batch_tokens logits_bytes max_docs budget_tokens truncation_stride trials new_tokens max_prompts".split()
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
     """The options of every run, documented in :class:`PerplexityOptions`."""
@@ -41,6 +44,12 @@ class RunOptions:
     source: str | None = None
     path: str | os.PathLike[str] | None = None
     progress: bool | Notes = False
+
+    def __post_init__(self) -> None:
+        for name in _POSITIVE:
+            value = getattr(self, name, None)
+            if value is not None and value < 1:
+                raise DataError(f"{name} must be 1 or more, not {value}")
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:
@@ -62,9 +71,6 @@ class TextOptions(RunOptions):
     logits_bytes: int = LOGITS_BYTES
     truncation: bool | None = None
     truncation_stride: int | None = None
-
-
-_POSITIVE = "batch_tokens logits_bytes max_docs budget_tokens truncation_stride".split()
 
 
 @dataclass(frozen=True)
@@ -132,10 +138,7 @@ class PerplexityOptions(TextOptions):
                 name,
                 "stride",
             )
-        for name in _POSITIVE:
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise DataError(f"{name} must be 1 or more, not {value}")
+        super().__post_init__()
 
     @property
     def asks_truncation(self) -> str:

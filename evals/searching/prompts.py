@@ -18,7 +18,7 @@ import torch
 from ...errors import DataError
 from ..data.chats import Given
 from ..metrics.stored import ModelFacts
-from ..retrieving.prompt_set import RetrievalOptions, RetrievalPrompts, asked_sha256, make_prompts, prompts_sha256
+from ..retrieving.prompt_set import RetrievalOptions, RetrievalPrompts, make_prompts, prompts_sha256
 from ..retrieving.prompts import LONGER, Prompt
 from ..retrieving.retrieval_run import LoadedRetrieval, RetrievalRun
 from ..running.options import Schedules
@@ -92,7 +92,7 @@ class PromptData(SearchData):
         }
         every = [prompt for each in (*self.to_learn, *self.held_out) for prompt in each.values()]
         self.data = {**self.judges.data, "sha256": prompts_sha256(every)}
-        self.facts = {"objective": KEYS, "asked": asked_sha256(every), "bos": self.drawn[0].bos}
+        self.facts = {"objective": KEYS, "asked": self.data["sha256"], "bos": self.drawn[0].bos}
 
     def check_ids(self, vocabulary: int) -> None:
         for each in self.drawn:

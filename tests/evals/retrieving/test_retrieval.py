@@ -167,7 +167,7 @@ def with_answer(prompt, answer):
 
 def answered(model, given):
     """Pairs each prompt's question with the NLL of its answer and whether it is right."""
-    scores = AnswerScorer(model).scores(given)
+    scores = AnswerScorer(model, given).scores(given)
     return [
         (prompt.questions[0], float(nll.sum(dtype=float)), bool(right.all()))
         for prompt, (nll, right) in zip(given, scores, strict=True)
@@ -217,7 +217,7 @@ def test_an_answer_has_the_losses_of_a_naive_loop(model, schedule):
 
 def test_logits_are_made_for_the_answers_alone():
     model = lookup_llama()
-    AnswerScorer(model).scores(made(length=640))
+    AnswerScorer(model, ()).scores(made(length=640))
     assert {call["kept"] for call in model.seen} == {1 + len(" 12345")}
 
 
