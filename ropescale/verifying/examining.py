@@ -30,6 +30,7 @@ from ..models.patching import installed
 from ..models.rotary_modules import (
     build_stock,
     evaluating,
+    followed,
     layer_keys,
     live_table,
     preserved,
@@ -227,6 +228,13 @@ def examine_model(model: nn.Module) -> Verification:
     report.length = meant_for(model)
     intended = in_memory(model, _PROBE)
     report.intended = intended.text
+    for where, module in rotary_modules(model):
+        for key in intended.tables.keys() & {*layer_keys(module)} - {*followed(module)}:
+            pairs, wanted = len(live_table(module, key)[0]), len(intended.tables[key].inv_freq)
+            if pairs != wanted:
+                report.problems.append(f"{where} ({key} layers) has a table of {pairs} pairs instead of {wanted}")
+    if report.problems:  # a forward pass would fail
+        return report
     with preserved(model):
         with _calls(model) as called:
             device = next(model.parameters()).device

@@ -119,6 +119,9 @@ def test_a_configuration_or_a_table_changed_after_loading_is_not_live():
         model.model.rotary_emb.inv_freq.mul_(0.5)
         with pytest.raises(VerificationError, match=r"differs by 5\.0e-01"):
             ropescale.verify(model)
+        model.model.rotary_emb.inv_freq = model.model.rotary_emb.inv_freq[:3]
+        with pytest.raises(VerificationError, match=r"model\.rotary_emb .* has a table of 3 pairs instead of 4"):
+            ropescale.verify(model)
     model = build()
     model.config.rope_parameters = {"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0}
     with pytest.raises(VerificationError, match="does not have the intended table"):
