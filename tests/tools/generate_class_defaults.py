@@ -41,8 +41,9 @@ if TYPE_CHECKING:
 
 Json = dict[str, object]
 
-_ODD = 12345.0
-"""A theta that no class has by itself."""
+_ODD = {name: 12345.0 + number for number, name in enumerate(THETA_NAMES)}
+_ODD |= {name: 0.75 + number / 8 for number, name in enumerate(PARTIAL_NAMES)}
+"""For each top-level key a value that no class has by itself."""
 
 _ONE, _OTHER = 48, 96
 """Two sizes that any class takes for any field."""
@@ -153,7 +154,7 @@ class _Probe:
             "default_theta": self.default_theta,
             "head_dims": self._head_dims(config),
             "layer_types": self.layer_types if len(self.layer_types) > 1 or self.per_type else None,
-            "fixed": not self.per_type and not any(self._reached(**{name: _ODD}) for name in THETA_NAMES),
+            "fixed": not self.per_type and not any(name in self._reach({}) for name in THETA_NAMES),
             "own_name_wins": self._own_name_wins(),
             "beside": self._beside(),
             "partial_of_slice": self._partial_of_slice(),
@@ -204,9 +205,18 @@ class _Probe:
         return sorted(ours for ours, config in both.items() if getattr(config, ours, None) == _OTHER)
 
     def _reach(self, given: Json) -> dict[str, list[str]]:
-        """Returns which layer types a top-level theta or partial factor reaches beside the given keys."""
-        tried = dict.fromkeys(THETA_NAMES, _ODD) | dict.fromkeys(PARTIAL_NAMES, 0.75)
-        found = {name: self._reached(**given, **{name: value}) for name, value in tried.items()}
+        """Returns which layer types a top-level theta or partial factor reaches beside the given keys.
+
+        All keys are tried together, and alone those that reach any type so; then the others together, until none does.
+        """
+        left, found = dict(_ODD), {}
+        while left:
+            together = self._parameters({**given, **left})
+            read = [name for name in left if any(left[name] in held.values() for held in together.values())]
+            if together and not read:
+                break
+            for name in read or list(left):
+                found[name] = self._reached(**given, **{name: left.pop(name)})
         return {name: keys for name, keys in found.items() if keys}
 
     def _reached(self, **fields: object) -> list[str]:
@@ -335,7 +345,7 @@ class _Probe:
 
     def _pairs_with(self, kind: str, partial: float | None) -> dict[str, int]:
         """Returns how many pairs turn with this partial factor in the rope parameters (None: unstated)."""
-        stated: Json = {"rope_type": kind, "rope_theta": _ODD}
+        stated: Json = {"rope_type": kind, "rope_theta": _ODD["rope_theta"]}
         stated |= {} if kind == "default" else {"factor": 3.0}
         stated |= {} if partial is None else {"partial_rotary_factor": partial}
         config = _built(self.cls, rope_parameters=self._for_each(stated))
