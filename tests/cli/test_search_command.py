@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from functools import partial
 
@@ -10,8 +9,8 @@ import pytest
 import tiny
 import torch
 from configurations import read, write_files
-from launching import HELPERS
 from searching import stop_after
+from together import together
 
 from ropescale.schedules.specs import parse
 
@@ -115,14 +114,11 @@ def test_a_name_without_json_is_refused(refused, checkpoint, texts, tmp_path):
     assert "give one like factors.json" in sentence
 
 
-def test_two_processes_find_the_same_bit_for_bit(ran, given, tmp_path, one_thread, python):
-    commands = [["search", *words, "-o", str(tmp_path / f"{name}.json")] for name, words in given.items()]
-    script = HELPERS / "scripts" / "together.py"
-    done = python(str(script), "2", json.dumps(commands), str(tmp_path), env={"OMP_NUM_THREADS": "1"})
-    assert done.returncode == 0, done.stderr
-    for number, (objective, words) in enumerate(given.items()):
-        out, err = ((tmp_path / f"{number}.0.{name}").read_text() for name in ("out", "err"))
+def test_two_processes_find_the_same_bit_for_bit(ran, given, tmp_path, one_thread):
+    for objective, words in given.items():
+        found = tmp_path / f"{objective}.json"
+        (out, err), (other, _) = together(2, ["search", *words, "-o", str(found)], tmp_path / objective)
         assert out.count("ropescale patch") == 1 and "2 processes searching" in err
-        assert "ropescale patch" not in (tmp_path / f"{number}.1.out").read_text()
+        assert "ropescale patch" not in other
         ran("search", *words, "-o", tmp_path / "alone.json", "--force")
-        assert read(tmp_path / "alone.json") == read(tmp_path / f"{objective}.json")
+        assert read(tmp_path / "alone.json") == read(found)
