@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 from annotated_types import Interval
 
 from ..errors import CheckpointError
 from ..files import Damaged, parse_json, read_bytes, sha256
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 T = TypeVar("T")
 
@@ -85,12 +89,20 @@ def fitting(value: T, kind: object) -> T:
     Raises:
         Damaged: a value does not fit; the message names the first one.
     """
-    from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
+    from pydantic import ValidationError
 
     try:
-        TypeAdapter(with_config(ConfigDict(strict=True, allow_inf_nan=False))(kind)).validate_python(value)  # type: ignore[type-var]
+        _adapter(kind).validate_python(value)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"]))
         raise Damaged(f"has a wrong value{f' in {place[:80]!r}' if place else ''}: {first['msg']}") from None
     return value
+
+
+@cache
+def _adapter(kind: object) -> TypeAdapter[object]:
+    """Returns what validates a type; making it takes a hundred times as long as using it."""
+    from pydantic import ConfigDict, TypeAdapter, with_config
+
+    return TypeAdapter(with_config(ConfigDict(strict=True, allow_inf_nan=False))(kind))  # type: ignore[type-var]

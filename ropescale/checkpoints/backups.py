@@ -15,10 +15,15 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..errors import CheckpointError, ConfigError
 from ..files import deferred, read_bytes, read_json, sha256, write_synced
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 BACKUP = "ropescale-backup"
 """The folder in which ``in_place`` keeps the original files."""
@@ -192,10 +197,10 @@ def _manifest(backup: Path) -> Manifest:
     path, manifest = backup / _MANIFEST, Manifest()
     _refuse_linked(backup)
     if path.exists():
-        from pydantic import TypeAdapter, ValidationError
+        from pydantic import ValidationError
 
         try:
-            manifest = TypeAdapter(Manifest).validate_python(dict.fromkeys(asdict(manifest)) | read_json(path))
+            manifest = _adapter().validate_python(dict.fromkeys(asdict(manifest)) | read_json(path))
         except ValidationError:
             manifest = None
     if manifest is None or not manifest.originals.keys() | manifest.written.keys() <= {*FILES}:
@@ -205,6 +210,14 @@ def _manifest(backup: Path) -> Manifest:
             what = "does not list" if path.exists() else "is missing, so it does not list"
             raise CheckpointError(f"{path} {what} the copy of {name}; restore that copy by hand, or move it away")
     return manifest
+
+
+@cache
+def _adapter() -> TypeAdapter[Manifest]:
+    """Returns what validates a manifest; making it takes longer than everything else that reading one does."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Manifest)
 
 
 def _store(backup: Path, manifest: Manifest) -> None:
