@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, is_dataclass, replace
+from functools import cached_property
 from inspect import isroutine
 from typing import TypeGuard, cast
 
@@ -79,6 +80,12 @@ class Spec:
         changed = {key: value for key, value in given.items() if _differs(value, known[key].default)}
         inner = {key: value.plainest() for key, value in changed.items() if isinstance(value, Spec)}
         return replace(self, fields=changed | inner, named="")
+
+    @cached_property
+    def identity(self) -> tuple[object, str]:
+        """A value that is equal for all spellings of the same schedule."""
+        kind = type(self.make) if is_dataclass(self.make) and not isinstance(self.make, type) else self.make
+        return self.named if "::" in self.named else kind, self.plainest().text
 
     def accepts(self, key: str) -> bool:
         """Whether the schedule or its inner schedule has this field."""
@@ -449,11 +456,8 @@ def is_same(one: ParsedSpec, other: ParsedSpec) -> bool:
 
 
 def _identity(spec: ParsedSpec) -> object:
-    """Returns a value that is equal for all spellings of the same schedule."""
-    if isinstance(spec, Mapping):
-        return {key: _identity(part) for key, part in spec.items()}
-    kind = type(spec.make) if is_dataclass(spec.make) and not isinstance(spec.make, type) else spec.make
-    return spec.named if "::" in spec.named else kind, spec.plainest().text
+    """Returns :attr:`Spec.identity`, by layer type if there are several."""
+    return {key: part.identity for key, part in spec.items()} if isinstance(spec, Mapping) else spec.identity
 
 
 def distinct(given: Iterable[ParsedSpec]) -> list[ParsedSpec]:

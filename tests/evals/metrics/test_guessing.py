@@ -59,7 +59,9 @@ def test_the_bound_is_that_of_the_vocabulary():
     assert "(perplexity 8.218e+307 at" in said(2000.0, 64, 2048)
 
 
-def test_a_recommendation_of_random_weights_says_so_and_names_no_schedule(tmp_path):
+def test_a_recommendation_of_random_weights_says_so_and_names_no_schedule(tmp_path, monkeypatch):
+    monkeypatch.setattr("ropescale.evals.recommending.candidates.FACTORS", (1.0,))
+    monkeypatch.setattr("ropescale.evals.recommending.candidates.LARGER", (1.0,))
     texts = documents(12, 132)
     answer = recommend(llama(), texts, 128, out=tmp_path / "run", batch_tokens=512).answer
     assert answer.answer.startswith("The unchanged model predicts this text worse than a uniform guess over its 61 ")
@@ -72,7 +74,7 @@ def test_a_recommendation_of_random_weights_says_so_and_names_no_schedule(tmp_pa
 
 
 def test_a_search_on_random_weights_says_so_and_concludes_nothing():
-    texts = documents(12, 300)
+    texts = documents(12, 132)
     found = search(llama(), texts, 128, budget_tokens=128 * 24)
     held = [texts[int(name.split()[-1])][:64] for name in found.protocol["held_out"]]
     mean = sum(sum(naive_nll(llama(), ids)) / 63 for ids in held) / len(held)

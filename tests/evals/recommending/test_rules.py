@@ -1,18 +1,24 @@
-"""The rules of a recommendation, on losses whose truth is known: objective, race, decision."""
+"""The rules of a recommendation: candidates, and on losses whose truth is known the objective, race and decision."""
 
 import math
 from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
+from tiny import llama
 
-from ropescale.errors import DataError
+import ropescale
+from ropescale.errors import ConfigError, DataError, ScheduleError
 from ropescale.evals.data.windows import windows_by_document
-from ropescale.evals.metrics.stored import Identity, Pass, Stored, part_of
+from ropescale.evals.metrics.stored import AS_IS, Identity, Pass, Stored, part_of
+from ropescale.evals.recommending.candidates import find_candidates, grid
 from ropescale.evals.recommending.evidence import on_front
 from ropescale.evals.recommending.losses import estimate
 from ropescale.evals.recommending.options import objective_of
 from ropescale.evals.recommending.race import decide, expected, run_race, share_kept, slices, split_windows, survivors
+from ropescale.models.patching import configuration_before
+
+CONFIG = configuration_before(llama())
 
 LENGTHS = (64, 256)
 
@@ -35,6 +41,70 @@ def losses(windows, true, spread, seed=0):
 def means(made, name, length=256):
     """The mean of each window, fp64."""
     return np.array([each.mean(dtype=np.float64) for each in made.losses(name, length)])
+
+
+# --- the candidates ---
+
+
+@pytest.fixture(scope="module")
+def everything():
+    return find_candidates(CONFIG, 256, {})
+
+
+def test_every_fixed_schedule_is_a_candidate_and_the_others_have_a_reason(everything):
+    names = {each.spec.partition(":")[0] for each in everything.candidates}
+    assert {AS_IS, "linear", "ntk", "ntk-su", "ntk-mixed", "ntk-by-parts", "yarn", "llama3", "dynamic"} <= names
+    assert "resonance" in names and "ntk-critical" in names
+    assert set(everything.left_out) == set(ropescale.schedules.names()) - names - {"base"}
+    assert all(everything.left_out.values())
+    assert (everything.factor, everything.usual, everything.specs[0]) == (4, "yarn:factor=4", AS_IS)
+
+
+def test_yarn_is_tried_at_four_factors_and_twelve_pairs_of_betas():
+    specs = grid("yarn", 4.0)
+    assert len(set(specs)) == 48
+    some = ("yarn:factor=4", "yarn:factor=5,beta_fast=8,beta_slow=0.5", "yarn:factor=8,beta_fast=64,beta_slow=2")
+    assert set(some) <= set(specs)
+    assert grid("linear", 4.0) == [f"linear:factor={factor}" for factor in (4, 5, 6, 8)]
+
+
+def test_candidates_compute_different_things_and_the_simplest_speaks_for_the_others(everything):
+    tables = {}
+    for spec in everything.specs:
+        found = ropescale.frequencies(CONFIG, spec, length=256)["all"]
+        key = (tuple(found.inv_freq), found.attention_scale)
+        assert key not in tables or spec.startswith("dynamic"), (spec, tables.get(key))
+        tables.setdefault(key, spec)
+    assert everything.same
+    for kept, others in everything.same.items():
+        found = [ropescale.frequencies(CONFIG, spec, length=256) for spec in (kept, *others)]
+        assert found == [found[0]] * len(found)
+
+
+def test_an_engine_leaves_out_what_it_would_not_compute(everything):
+    found = find_candidates(CONFIG, 256, {}, "llama.cpp")
+    assert {AS_IS, "linear:factor=4"} <= set(found.specs) < set(everything.specs)
+    assert any("llama.cpp computes" in why for why in found.left_out.values())
+    with pytest.raises(ScheduleError, match="engine 'ollama' is not known; did you mean"):
+        find_candidates(CONFIG, 256, {}, "ollama")
+
+
+def test_a_users_schedule_gets_the_factor_is_known_however_it_is_written_and_must_fit(everything):
+    others = ["giraffe:scale_power=0.3", "yarn:truncate=false", "dynamic:factor=2.0"]
+    made = find_candidates(CONFIG, 256, {}, others=others)
+    assert made.wanted == ("giraffe:scale_power=0.3", "yarn:truncate=false,factor=4", "dynamic:factor=2")
+    assert set(made.specs) == {*everything.specs, *made.wanted[:2]}
+    assert set(made.always) == {AS_IS, "yarn:factor=4", *made.wanted}
+    with pytest.raises(ScheduleError):
+        find_candidates(CONFIG, 256, {}, others=["yarn:beta_fast=0.5"])
+
+
+def test_a_model_that_is_scaled_already_asks_what_to_do():
+    parameters = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0, "original_max_position_embeddings": 64}
+    scaled = configuration_before(llama(rope_parameters=parameters, max_position_embeddings=128))
+    with pytest.raises(ConfigError, match="already"):
+        find_candidates(scaled, 512, {})
+    assert find_candidates(scaled, 512, {"replace_scaling": True}).factor == 8
 
 
 # --- the objective ---
