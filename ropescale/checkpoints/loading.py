@@ -69,7 +69,8 @@ def load_model(
             from transformers.distributed.configuration_utils import DistributedConfig
 
             how["distributed_config"] = DistributedConfig(tp_plan="auto")
-        with quiet_transformers(), quiet_transformers("transformers.modeling_utils"):
+        modeling, sharding = map(quiet_transformers, ("transformers.modeling_utils", "transformers.distributed"))
+        with quiet_transformers(), modeling, sharding:  # quiet modeling makes transformers report what is not sharded
             loaded = auto_class(read_config(folder)).from_pretrained(folder, **how)
             return _complete(folder, loaded, None if device_map is not None or tensor_parallel else place)
     except (ConfigError, CheckpointError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 from collections.abc import Callable
@@ -209,3 +210,10 @@ def test_weights_that_are_not_those_of_the_model_are_one_line_and_those_it_does_
     edit(loadable, num_hidden_layers=3)
     capfd.readouterr()
     refused(capfd, GENERATE, "model lacks 9 weights of its model, such as model.layers.2.")
+
+
+def test_transformers_adds_nothing_while_weights_load(loadable, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    with caplog.at_level(logging.WARNING, "transformers"):
+        assert main(GENERATE) == 0
+    assert caplog.messages == []
