@@ -20,7 +20,7 @@ from ropescale.evals.training.measuring import refuse_unmeasurable
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 YARN = "yarn:factor=4"
-DOCUMENTS = tiny.documents(3, 300, 256)
+DOCUMENTS = tiny.documents(2, 256, 256)
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +120,6 @@ def test_without_a_schedule_the_configuration_is_what_must_be_live(source, patch
     [
         {"gradient_checkpointing": True},
         {"torch_compile": True, "torch_compile_backend": "eager"},
-        {"bf16": True},
         {"model_init": True},
     ],
     ids=lambda settings: next(iter(settings)),
@@ -131,7 +130,8 @@ def test_the_schedule_is_live_under_the_ways_in_which_people_train(source, tmp_p
         settings, model = {"model_init": lambda: training.loaded(source)}, None
     callback = ropescale.TrainingCallback(YARN, DOCUMENTS, "64,256")
     made = training.trainer(model, tmp_path, callback, **settings)
-    made.train()
+    with torch.compiler.set_stance("force_eager"):  # a compiled model, without the seconds of compiling
+        made.train()
     assert ropescale.verify(made.model).live and ropescale.verify(tmp_path / "checkpoint-4").live
     assert sorted(callback.measured) == [0, 4]
 
@@ -160,14 +160,14 @@ def test_the_figures_are_those_of_evaluating_what_was_saved(source, tmp_path):
 
 
 def test_every_measurement_is_a_run_that_report_shows(source, tmp_path):
-    callback = ropescale.TrainingCallback(YARN, DOCUMENTS, "64,256", every=1, out=tmp_path / "runs")
+    callback = ropescale.TrainingCallback(YARN, DOCUMENTS, "64,256", every=2, out=tmp_path / "runs")
     training.trainer(training.loaded(source), tmp_path / "out", callback).train()
     runs = sorted((tmp_path / "runs").iterdir())
-    assert [run.name for run in runs] == [f"step-{step:06d}" for step in range(5)]
+    assert [run.name for run in runs] == [f"step-{step:06d}" for step in (0, 2, 4)]
     first = ropescale.evals.Result.load(runs[0])
     own = "no schedule, before"
     assert (first.schedules, first.baseline) == (["yarn:factor=4, before", own], own)
-    assert "step-000003" in page(load(runs))
+    assert "step-000002" in page(load(runs))
     assert ropescale.evals.Result.load(runs[-1]).rows[-1].ppl == callback.measured[4]["eval_ppl_256"]
 
 
@@ -249,20 +249,19 @@ def test_an_adapters_checkpoint_holds_its_base_and_loads_in_stock_peft(source, t
 
 @pytest.mark.parametrize("adapted", [False, True], ids=["full", "lora"])
 def test_trainer_resumes_from_a_completed_checkpoint_bit_for_bit(source, tmp_path, adapted):
-    def made(name):
+    def made():
         model = training.loaded(source)
         model = with_adapter(model) if adapted else model
         callback = ropescale.TrainingCallback(YARN, DOCUMENTS, "64,256")
-        return callback, training.trainer(model, tmp_path / name, callback, evaluate=True)
+        return callback, training.trainer(model, tmp_path / "whole", callback, evaluate=True)
 
-    whole, first = made("whole")
+    whole, first = made()
     first.train()
-    again, second = made("whole")
-    second.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-2"))  # writes checkpoint-4 once more
+    (tmp_path / "whole" / "checkpoint-4").rename(tmp_path / "first")
+    again, second = made()
+    second.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-2"))
     assert again.measured == {4: whole.measured[4]}  # the short-context cost from what was kept, too
-    _, third = made("other")
-    third.train()
-    assert training.same(tmp_path / "whole" / "checkpoint-4", tmp_path / "other" / "checkpoint-4")
+    assert training.same(tmp_path / "whole" / "checkpoint-4", tmp_path / "first")
     assert ropescale.verify(tmp_path / "whole" / "checkpoint-4").live
 
 
@@ -300,7 +299,13 @@ def test_a_table_that_is_lost_for_a_while_is_found_and_not_saved(source, tmp_pat
     "settings",
     [
         {"learning_rate": 1e30},
-        {"save_strategy": "epoch", "num_train_epochs": 1, "max_steps": -1, "learning_rate": 1e30},
+        {
+            "save_strategy": "epoch",
+            "num_train_epochs": 1,
+            "max_steps": -1,
+            "learning_rate": 1e30,
+            "per_device_train_batch_size": 32,
+        },
         {"save_strategy": "best", "metric_for_best_model": "loss", "evaluate": True, "learning_rate": 1e30},
         {"save_strategy": "no", "learning_rate": 1e30},
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,7 @@ def trainer(model: nn.Module | None, out: Path, *callbacks: Any, evaluate: bool 
         "dataloader_pin_memory": False,
     }
     model_init = settings.pop("model_init", None)
+    gc.freeze()  # Trainer looks for garbage when it ends, which takes longest in the libraries
     if evaluate:
         usual |= {"eval_strategy": "steps", "eval_steps": 2}
     with warnings.catch_warnings():
