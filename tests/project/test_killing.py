@@ -8,7 +8,7 @@ import re
 import pytest
 from launching import HELPERS, TOOLS, environment
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")]
 
 FILES = ["--commands", "patch -o,patch --force,patch --in-place,restore"]
 
@@ -17,7 +17,7 @@ FILES = ["--commands", "patch -o,patch --force,patch --in-place,restore"]
     ("words", "strikes"),
     [
         ([*FILES, "--signals", "SIGKILL", "--kills", "2"], ["2 strikes"] * 4),
-        pytest.param([*FILES, "--kills", "12"], ["12 strikes"] * 12, marks=[pytest.mark.slow, pytest.mark.long]),
+        pytest.param([*FILES, "--kills", "12"], ["12 strikes"] * 12, marks=pytest.mark.long),
     ],
 )
 def test_a_killed_command_harms_nobodys_file_and_completes_when_given_again(python, tmp_path, words, strikes):

@@ -19,7 +19,12 @@ EVAL = ["eval", str(CHECKPOINT), "--data", "text.txt", "--lengths", "64,512", "-
     ("words", "most", "some"),
     [
         (PATCH, 40, {"patch.py", "patching.py", "plan.py", "by_parts.py", "folders.py", "record.py"}),
-        (EVAL, 80, {"eval.py", "runner.py", "scorer.py", "paired.py", "result.py", "store.py"}),
+        pytest.param(
+            EVAL,
+            80,
+            {"eval.py", "runner.py", "scorer.py", "paired.py", "result.py", "store.py"},
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_command_enters_few_files(words, most, some, tmp_path, monkeypatch, capsys):
