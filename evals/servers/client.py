@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, TypeVar
 
 from anyio.from_thread import start_blocking_portal
@@ -19,6 +20,8 @@ from ...output.formatting import cut, visible
 from ..running.progress import Notes
 
 if TYPE_CHECKING:
+    from ssl import SSLContext
+
     import httpx2 as http
 else:  # huggingface_hub depends on it, formerly under the name httpx
     try:
@@ -68,6 +71,12 @@ class Call:
     body: Mapping[str, object] | None = None
     most: int = SMALL
     is_optional: bool = False
+
+
+@cache
+def _certificates(trust_env: bool) -> SSLContext:
+    """Returns the context that verifies certificates; creating it takes longer than many a request."""
+    return http.create_ssl_context(trust_env=trust_env)
 
 
 Start = Callable[[Sequence[Call]], Future[list[bytes]]]
@@ -138,6 +147,7 @@ class Client:
                 timeout=http.Timeout(None, connect=10.0),
                 limits=http.Limits(max_connections=None),
                 trust_env=not self._is_local,  # requests to this machine bypass a proxy
+                verify=_certificates(not self._is_local),
             )
         except (ImportError, ValueError, OSError) as error:  # an unknown kind of proxy, or no such file
             raise DataError(

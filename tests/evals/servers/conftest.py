@@ -1,23 +1,16 @@
-"""Requests that are repeated at once, with no key and no certificates, and what servers are asked about."""
+"""Requests that are repeated at once, with no key, and what servers are asked about."""
 
 import random
-import ssl
-from importlib.util import find_spec
 
 import pytest
 from configurations import write_files
 
 from ropescale.evals.servers import client
 
-CONTEXT = ssl.create_default_context()
-"""Shared by all clients, because reading all certificates takes longer than any request here."""
-
 
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch):
     monkeypatch.setattr(client, "PAUSE", 0.01)
-    if find_spec("httpcore2"):
-        monkeypatch.setattr("httpcore2.default_ssl_context", lambda **_: CONTEXT)
     monkeypatch.delenv(client.KEY, raising=False)
 
 
