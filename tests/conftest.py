@@ -159,6 +159,15 @@ def pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ropescale.evals.results.saving.drawn", plotting.drawn)
 
 
+@pytest.fixture
+def few_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets ``recommend`` try one candidate of each schedule."""
+    from ropescale.evals.recommending import candidates
+
+    grid = candidates.grid
+    monkeypatch.setattr(candidates, "grid", lambda *given: grid(*given)[:1])
+
+
 @pytest.fixture(scope="session")
 def build(python: Run, tmp_path_factory: pytest.TempPathFactory) -> Build:
     """Builds ``sdist`` or ``wheel`` in a folder of sources and returns the file."""

@@ -10,8 +10,6 @@ from tiny import checkpoint, llama, naive_nll
 
 from ropescale.evals import reference
 
-DOCUMENTS = reference.held_out_documents()[:10]
-
 TEXT = "It was a bright cold day in April, and the clocks were striking. "
 TO_COPY = re.compile(r"ropescale [a-z]|vllm serve|--|llama-server|^#|/|^ *`?[a-z0-9-]+:\w+=")
 
@@ -20,6 +18,7 @@ TO_COPY = re.compile(r"ropescale [a-z]|vllm serve|--|llama-server|^#|/|^ *`?[a-z
 def model(tmp_path_factory):
     folder = tmp_path_factory.mktemp("width")
     checkpoint(folder / "model", llama(vocab_size=259))
+    checkpoint(folder / "reference", llama(vocab_size=259, max_position_embeddings=256))
     rows = [{"input": f"{TEXT}The code {n} is", "outputs": [str(n)], "task": f"a task {n % 2}"} for n in range(6)]
     files = {f"texts/{number}.txt": f"{number} {TEXT[number:]}" * 4 for number in range(10)}
     return write_files(folder, files | {"prompts.jsonl": "\n".join(map(json.dumps, rows))})
@@ -28,6 +27,7 @@ def model(tmp_path_factory):
 SCHEDULES = ["--schedule", "yarn:factor=2", "--schedule", "linear:factor=2"]
 
 
+@pytest.mark.usefixtures("few_candidates")
 @pytest.mark.parametrize(
     ("words", "most"),
     [
@@ -48,8 +48,8 @@ SCHEDULES = ["--schedule", "yarn:factor=2", "--schedule", "linear:factor=2"]
 )
 def test_no_line_is_wider_than_eighty_columns(ran, model, monkeypatch, words, most):
     monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr(reference, "HELD_OUT", reference.HELD_OUT[:10])
-    monkeypatch.setattr(reference, "held_out_documents", lambda: DOCUMENTS)
+    monkeypatch.setattr(reference, "CHECKPOINT", model / "reference")
+    monkeypatch.setattr(reference, "held_out_documents", lambda: [f"{number} {TEXT * 6}" for number in range(10)])
     monkeypatch.setattr("ropescale.cli.demo.LENGTHS", (128, 256, 320))
     one, prompts = model / "texts" / "0.txt", model / "prompts.jsonl"
     places = {"MODEL": model / "model", "TEXTS": model / "texts", "ONE": one, "PROMPTS": prompts}

@@ -312,9 +312,11 @@ def workplace(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("ropescale.evals.reference.CHECKPOINT", checkpoint)
     monkeypatch.setattr("ropescale.evals.reference.held_out_documents", texts)
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda self, file, **given: Path(file).write_bytes(b""))
     return tmp_path
 
 
+@pytest.mark.usefixtures("few_candidates")
 @pytest.mark.parametrize("page", RUN)
 def test_the_blocks_of_a_guide_run(page, workplace, capsys):
     guide = RUN[page]
