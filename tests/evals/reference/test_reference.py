@@ -17,11 +17,11 @@ def tokenizer():
 
 @pytest.fixture(scope="module")
 def measured(tokenizer):
-    """``{(schedule, length): perplexity}`` of two held-out modules."""
+    """``{(schedule, length): perplexity}`` of the first held-out module."""
     model = AutoModelForCausalLM.from_pretrained(CHECKPOINT, dtype=torch.float32).eval()
     schedules = ["linear:factor=8", "ntk:factor=8", "yarn:factor=8,attention_factor=1", "yarn:factor=8"]
     result = ropescale.evals.perplexity(
-        *(model, held_out_documents()[:4:2], [256, 512, 2048], schedules),
+        *(model, held_out_documents()[:1], [256, 512, 2048], schedules),
         tokenizer=tokenizer, windows=1, short_context=False,
     )  # fmt: skip
     return {(row.schedule, row.length): row.ppl for row in result.rows}
@@ -55,7 +55,8 @@ def test_yarn_turns_a_collapse_into_a_gain_and_the_schedules_come_in_the_order_o
 def test_held_out_modules_are_long_and_lie_outside_the_tests(tokenizer):
     documents = held_out_documents()
     assert len(documents) == len(HELD_OUT) == 26
-    assert min(len(ids) for ids in tokenizer(documents)["input_ids"]) > 4096
+    beginnings = [text[:20_000] for text in documents]
+    assert min(len(ids) for ids in tokenizer(beginnings)["input_ids"]) > 4096
     assert not any(name.startswith(("test/", "idlelib/", "tkinter/")) for name in HELD_OUT)
 
 

@@ -55,7 +55,7 @@ def test_servers_are_compared_by_the_losses_that_a_loaded_model_has(engines, che
 
 def test_python_takes_servers_too(engines, checkpoint, text):
     tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint)
-    texts = [path.read_text() for path in sorted(text.iterdir())]
+    texts = [path.read_text() for path in sorted(text.iterdir())[:3]]
     servers = [Server(engine.url, spec) for engine, spec in engines]
     found = recommend(servers, texts, 128, tokenizer=tokenizer, path=checkpoint, windows=1)
     assert {row.schedule for row in found.rows} == {"as-is", *SPECS}
