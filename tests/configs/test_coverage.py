@@ -225,6 +225,7 @@ def test_what_transformers_reads_of_older_keys_is_what_is_scaled_in_memory_and_o
 def test_a_null_head_dim_of_a_language_model_inside_is_written_out(tmp_path):
     config = tiny_config("qwen2_vl")
     config["text_config"]["head_dim"] = None
+    config["vision_config"]["embed_dim"] = 32
     source = write_checkpoint(tmp_path / "source", config)
     ropescale.patch_checkpoint(source, tmp_path / "target", "yarn:factor=4")
     stock = build(tmp_path / "target")
