@@ -102,7 +102,7 @@ def test_pictures_that_no_longer_belong_are_deleted_unless_somebody_edited_them(
     assert (run / f"{PICTURES[1]}~").read_bytes() == b"edited"
 
 
-@pytest.mark.parametrize(("first", "every", "least"), [(2, 9, 5), pytest.param(1, 1, 40, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("first", "every", "least"), [(3, 14, 3), pytest.param(1, 1, 40, marks=pytest.mark.slow)])
 def test_a_kill_at_a_step_on_the_disk_makes_no_file_foreign_nor_ours(results, folder, tmp_path, first, every, least):
     """The next save finishes what the killed one began, leaves nothing hidden, and what is not ours stays."""
     one, two = results

@@ -17,7 +17,7 @@ HEAD = torch.randn(SIZE, SIZE, generator=torch.Generator().manual_seed(7), dtype
 TRAINED = 16  # so that a schedule that follows the length has other tables at most lengths
 PREFIX_MEAN = prefix_mean_llama(HEAD, max_position_embeddings=TRAINED)
 
-few = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+few = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 SETTINGS = {
     "sizes": st.lists(st.integers(0, 40), min_size=1, max_size=4),

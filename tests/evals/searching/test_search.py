@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import shutil
 import sqlite3
 from contextlib import closing
 
@@ -30,8 +31,13 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")
-def found():
-    return search(llama(), TEXT, 128, **BUDGET)
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("found")
+
+
+@pytest.fixture(scope="module")
+def found(folder):
+    return search(llama(), TEXT, 128, out=folder / "factors.json", **BUDGET)
 
 
 def windows_of(names, text=TEXT):
@@ -130,9 +136,9 @@ def test_weights_that_are_not_finite_stop_it_and_nothing_is_stored(tmp_path):
     assert not (tmp_path / "factors.json").exists() and not records_in(tmp_path / "factors-search")
 
 
-def test_from_an_answer_that_is_damaged_on_all_are_computed_again(found, tmp_path):
+def test_from_an_answer_that_is_damaged_on_all_are_computed_again(found, folder, tmp_path):
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     out, run = tmp_path / "factors.json", tmp_path / "factors-search"
-    search(llama(), TEXT, 128, out=out, **BUDGET)
     whole = records_in(run)
     with closing(sqlite3.connect(run / "resume" / "0.sqlite")) as store:
         store.execute("UPDATE records SET content = replace(content, '1', '2') WHERE number = 2")
@@ -216,7 +222,8 @@ def test_folders_and_files_of_others_are_refused(found, tmp_path):
 
 
 def test_the_run_holds_the_losses_of_the_search_and_what_each_pair_is_divided_by(found, tmp_path):
-    stored = read_results(found.save(tmp_path / "run"))
+    found.save(tmp_path / "run")
+    stored = read_results(tmp_path / "run")
     assert stored["kind"] == "search"
     assert [row["tokens"] for row in stored["history"]] == sorted(row["tokens"] for row in stored["history"])
     own = ropescale.frequencies(llama().config.to_dict(), "base")["all"].inv_freq
