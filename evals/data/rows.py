@@ -100,7 +100,7 @@ def _json_lines(source: str) -> Iterator[tuple[int, Row]]:
                 except UnicodeDecodeError:
                     raise NoText(f"{name} is not UTF-8; convert it (iconv)") from None
                 except json.JSONDecodeError as error:
-                    raise DataError(f"{name} is not JSON: {error.msg} at column {error.colno}") from None
+                    raise DataError(f"{name} is not JSON: {error.msg} (column {error.colno})") from None
                 except (ValueError, RecursionError):  # a number of thousands of digits, or brackets thousands deep
                     raise DataError(f"{name} is not readable JSON; write one object per line") from None
                 if not isinstance(row, dict):

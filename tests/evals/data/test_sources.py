@@ -169,6 +169,12 @@ def test_a_glob_chooses_files_and_one_that_finds_no_text_or_leaves_the_folder_is
         read_texts(mixed, glob=glob)
 
 
+def test_a_link_to_nothing_among_the_texts_is_named_and_not_left_out(mixed):
+    (mixed / "notes" / "c.md").symlink_to("nothing")
+    with pytest.raises(DataError, match=r"notes/c\.md cannot be read: No such file"):
+        read_texts(mixed)
+
+
 def test_a_run_among_the_texts_is_no_text(tmp_path, caplog):
     listed = {"schema": 1, "versions": {}, "rows": [], "files": {"REPORT.md": "0" * 64}}
     files = {
