@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -12,9 +11,6 @@ from tiny import byte_tokenizer, documents, llama
 
 from ropescale.errors import DataError
 from ropescale.evals import Result, metrics, perplexity, retrieval
-from ropescale.evals.metrics.base import Metric
-from ropescale.evals.metrics.stored import Stored
-from ropescale.evals.reporting.page import load, page_data
 
 LENGTHS, SCHEDULES = [16, 32, 64, 128], ["yarn:factor=2", "dynamic:factor=4"]
 
@@ -55,41 +51,3 @@ def test_a_folder_of_another_kind_or_without_results_is_not_loaded(tmp_path):
     retrieval(model, tokenizer, [200], [0, 1], [], trials=1).save(tmp_path / "asked")
     with pytest.raises(DataError, match=r"asked holds a retrieval run, not a perplexity run"):
         Result.load(tmp_path / "asked")
-
-
-@dataclass(frozen=True)
-class WorstRow:
-    schedule: str
-    length: int
-    worst: float
-
-
-class Worst(Metric[Stored, WorstRow]):
-    """The largest loss of a token."""
-
-    row, key, columns = WorstRow, "worst", {"worst_nll": "worst"}
-
-    def reduce(self, stored):
-        return [
-            WorstRow(schedule, length, max(float(nll.max()) for nll in stored.losses(schedule, length)))
-            for schedule, length in stored.read_from
-        ]
-
-    def to_markdown(self, stored):
-        return [f"The worst loss is {max(row.worst for row in self.rows(stored)):.3f}."]
-
-
-def test_a_metric_that_is_added_is_in_every_file_and_on_the_page(tmp_path, monkeypatch):
-    every = (*metrics.METRICS, Worst())
-    monkeypatch.setattr(Result, "metrics", every)
-    monkeypatch.setattr("ropescale.evals.reporting.page.METRICS", every)
-    out = tmp_path / "run"
-    result = perplexity(llama(), documents(3, 130), LENGTHS, SCHEDULES, out=out)
-    rows = Worst().rows(result)
-    assert rows[0].worst == max(float(nll[:15].max()) for nll in result.passes[0].nll)
-    assert json.loads((out / "results.json").read_text())["worst"] == [row.__dict__ for row in rows]
-    header, first, *_ = (out / "results.csv").read_text().splitlines()
-    assert header.endswith(",worst_nll") and first.endswith(f",{rows[0].worst}")
-    assert f"The worst loss is {max(row.worst for row in rows):.3f}." in (out / "REPORT.md").read_text()
-    assert Worst().rows(Result.load(out)) == rows
-    assert page_data(load([out]))["series"][0]["worst"] == [row.__dict__ for row in rows[: len(LENGTHS)]]

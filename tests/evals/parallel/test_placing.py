@@ -87,14 +87,6 @@ def test_ways_that_exclude_each_other_are_refused(size, given, said):
 
 
 @pytest.mark.slow
-def test_a_device_map_on_the_command_line_gives_the_same_rows(checkpoint, texts, command_line):
-    words = ["eval", checkpoint, "--data", str(texts), "--lengths", "60,127", "--schedule", "yarn:factor=2", "--json"]
-    plain, spread = command_line(*words), command_line(*words, "--device-map", "auto")
-    assert spread.returncode == 0, spread.stderr
-    assert json.loads(spread.stdout)["rows"] == json.loads(plain.stdout)["rows"]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["llama", "gemma2", "qwen2"])
 def test_a_model_shared_by_two_processes_gives_the_numbers_of_one(kind, texts, tmp_path):
     """And is kept once, and found again."""

@@ -6,6 +6,7 @@ import shlex
 
 import numpy as np
 import pytest
+from configurations import write_files
 from losses import reseal
 from tiny import documents, llama, naive_nll
 
@@ -28,6 +29,13 @@ def few_candidates():
         patched.setattr(candidates, "STEEPNESS", (1.0, 2.0))
         patched.setattr(candidates, "FIELDS", {"yarn": {"beta_fast": (16.0, 32.0)}})
         yield
+
+
+@pytest.fixture
+def texts(tmp_path):
+    """Twelve documents of 140 random letters."""
+    letters = np.random.default_rng(1).integers(97, 123, (12, 140)).astype(np.uint8)
+    return write_files(tmp_path / "texts", {f"{number}.txt": row.tobytes() for number, row in enumerate(letters)})
 
 
 @pytest.fixture(scope="module")

@@ -94,36 +94,6 @@ def test_a_key_stands_between_sentences_at_its_depth_in_the_filler():
         assert prompt.position == 1 + needle.start() + len(" The pass key is")
 
 
-BYTES = """
-class Bytes:
-    def __call__(self, text, **rest):
-        return {"input_ids": [list(t.encode()) for t in text] if isinstance(text, list) else list(text.encode())}
-
-    def decode(self, ids, **rest):
-        return bytes(ids).decode()
-"""
-
-
-def test_the_same_seed_gives_the_same_ids_in_another_process_and_whatever_else_is_asked(python):
-    code = f"""{BYTES}
-from ropescale.evals.retrieving import prompts
-for length in (2048, 700, 1024):
-    for p in prompts.passkey_prompts(Bytes(), length, (0.5, 1.0), 3, seed=5, bos=None):
-        print(length, *p.questions[0].ids)
-"""
-    done = python("-c", code, env={"PYTHONHASHSEED": "17"})
-    assert done.returncode == 0, done.stderr
-    there = {line for line in done.stdout.splitlines() if line.startswith("1024 ")}
-    scope: dict = {}
-    exec(BYTES, scope)
-    found, other = (
-        [p.questions[0].ids for p in made(1024, (0.5, 1.0), 3, seed=seed, tokenizer=scope["Bytes"](), bos=None)]
-        for seed in (5, 6)
-    )
-    assert there == {f"1024 {' '.join(map(str, each))}" for each in found}
-    assert not any(np.array_equal(a, b) for a, b in zip(found, other))
-
-
 def test_the_prompts_are_those_that_published_figures_were_measured_with():
     options = RetrievalOptions(trials=2)
     found = make_prompts(TOKENIZERS["BPE that merges digits"], [300, 512], [0, 0.4, 1], options)
