@@ -83,12 +83,6 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return run
 
 
-@pytest.fixture(scope="session")
-def command_line(python: Run) -> Run:
-    """Runs ``ropescale WORDS...`` in a fresh interpreter: ``command_line("schedules", "--json")``."""
-    return lambda *words, **how: python("-m", "ropescale", *words, **how)
-
-
 @pytest.fixture
 def ran(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[str, str]]:
     """Runs the command line, and returns what it printed: ``out, err = ran("schedules", "yran", code=2)``."""
@@ -144,10 +138,11 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _pictures_are_not_drawn() -> Iterator[None]:
-    """Saves results with empty pictures, which take longer to draw than everything else."""
+def _nothing_is_drawn_and_no_disk_waited_for() -> Iterator[None]:
+    """Saves results with empty pictures, which take long to draw; and no power cut comes before files are on disk."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("ropescale.evals.results.saving.drawn", lambda draw: b"\x89PNG")
+        patched.setattr(os, "fsync", lambda handle: None)
         yield
 
 

@@ -51,12 +51,6 @@ def source(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waits for no disk: that is against power cuts, and not against what is tested with it."""
-    monkeypatch.setattr(os, "fsync", lambda handle: None)
-
-
-@pytest.fixture
 def real(tmp_path: Path) -> Path:
     """A tiny Llama with its tokenizer, as transformers saves them."""
     return tiny.checkpoint(tmp_path / "real", tiny.llama())
@@ -312,7 +306,6 @@ def test_patching_costs_the_same_whatever_the_size(source, tmp_path, python):
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), FULL])
-@pytest.mark.usefixtures("no_fsync")
 def test_a_failure_at_any_step_leaves_no_trace(source, tmp_path, error):
     before, out, steps = tree(tmp_path), tmp_path / "new" / "deep" / "out", 0
     for raised in failures(tmp_path, partial(patch_checkpoint, source, out, "yarn:factor=4"), error):
@@ -393,7 +386,6 @@ def test_restoring_gives_back_every_byte_however_often_it_was_patched(source):
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), FULL])
-@pytest.mark.usefixtures("no_fsync")
 def test_in_place_can_be_undone_after_a_failure_at_any_step(source, tmp_path, error):
     edit(source, "tokenizer_config.json", model_max_length=512)
     for path in (source / "nested", *source.glob("model-*")):  # which it does not touch
@@ -415,7 +407,6 @@ def test_in_place_can_be_undone_after_a_failure_at_any_step(source, tmp_path, er
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.parametrize("way", [{"in_place": True}, {"out": "out", "force": True}])
-@pytest.mark.usefixtures("no_fsync")
 def test_a_killed_patch_is_completed_when_it_is_given_again(source, tmp_path, monkeypatch, way):
     monkeypatch.chdir(tmp_path)
     before, steps = tree(tmp_path), 0

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 from configurations import CONFIG, edit
-from crashing import unchanged
-from refusing import one_error, refused
+from refusing import refused
 
 PATCH = ["patch", "model", "-o", "out", "--schedule", "yarn:factor=4"]
 COMMANDS = [PATCH, ["inspect", "model", "--schedule", "yarn:factor=4"], ["inspect", "model"]]
@@ -125,11 +124,3 @@ def test_an_existing_output_is_refused_and_a_dry_run_shows_what_would_be_written
     shown = ran(*PATCH, "--dry-run")
     assert '+    "rope_type": "yarn"' in shown.out and f"warning: the command would write nothing: {said}" in shown.err
     assert not any(Path("out").iterdir())
-
-
-def test_the_installed_program_refuses_in_the_same_way(model, command_line):
-    (model / "config.json").write_text('{"model_type": "gpt2"}')
-    with unchanged(Path.cwd()):
-        done = command_line(*PATCH, cwd=model.parent)
-    assert (done.returncode, done.stdout) == (2, "")
-    one_error(done.stderr)
