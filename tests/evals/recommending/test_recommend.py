@@ -25,7 +25,7 @@ def few_candidates():
     """A grid of a third of the schedules, which is measured as the whole one."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(candidates, "FACTORS", (1.0, 2.0))
-        patched.setattr(candidates, "LARGER", (1.0, 3.0))
+        patched.setattr(candidates, "LARGER", (1.0,))
         patched.setattr(candidates, "STEEPNESS", (1.0, 2.0))
         patched.setattr(candidates, "FIELDS", {"yarn": {"beta_fast": (16.0, 32.0)}})
         yield

@@ -23,7 +23,6 @@ def quick_plots():
     with pytest.MonkeyPatch.context() as patched:
         drawn = lambda self: {name: self.to_markdown().encode() for name in PICTURES}  # noqa: E731
         patched.setattr("ropescale.evals.results.result.Result._plots", drawn)
-        patched.setattr("ropescale.evals.retrieving.results.Retrieval._plots", lambda self: {"retrieval.png": b"map"})
         yield
 
 

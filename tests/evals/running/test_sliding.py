@@ -19,22 +19,22 @@ def naive_sliding(model, ids, length, stride, bos):
 
 def test_every_length_has_its_own_windows_and_its_own_frozen_tables():
     scaling = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}
-    ids = [documents(1, 110)[0], documents(1, 60, seed=1)[0]]
-    result = perplexity(llama(), ids, [40, 100], ["dynamic:factor=4", "linear:factor=1"], stride=30)
-    assert [run.lengths for run in result.passes] == 3 * [(40,), (100,)]
+    ids = [documents(1, 80)[0], documents(1, 40, seed=1)[0]]
+    result = perplexity(llama(), ids, [20, 70], ["dynamic:factor=4", "linear:factor=1"], stride=15)
+    assert [run.lengths for run in result.passes] == 3 * [(20,), (70,)]
     rows = {(row.schedule, row.length): row for row in result.rows}
-    for length in (40, 100):
+    for length in (20, 70):
         # Every window under the tables of the length, the last one of a document, which is shorter, too.
         stock = llama(rope_parameters=scaling)
         with torch.no_grad():
             stock(torch.tensor([documents(1, length, seed=9)[0]]))
         stock.model.rotary_emb.rope_type = "default"  # stays as that forward left it
-        naive = [nll for each in ids for nll in naive_sliding(stock, each, length, 30, None)]
+        naive = [nll for each in ids for nll in naive_sliding(stock, each, length, 15, None)]
         assert rows["dynamic:factor=4", length].nll == pytest.approx(math.fsum(naive) / len(naive), abs=2e-6)
         assert rows["linear:factor=1", length].forward_passes == 0  # the tables of as-is
         assert rows["linear:factor=1", length].nll == rows["as-is", length].nll
-    assert [rows["as-is", n].documents_at_length for n in (40, 100)] == [2, 1]
-    assert rows["as-is", 100].forward_passes == 2 + 1
+    assert [rows["as-is", n].documents_at_length for n in (20, 70)] == [2, 1]
+    assert rows["as-is", 70].forward_passes == 2 + 1
 
 
 def test_a_length_that_no_document_reaches_is_refused():

@@ -1,9 +1,7 @@
 """Scoring a plan's batches where memory is short."""
 
 import math
-import os
 from pathlib import Path
-from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -15,7 +13,7 @@ from tiny import documents, from_ids, llama
 import ropescale
 from ropescale.errors import RunError
 from ropescale.evals import perplexity
-from ropescale.evals.running.progress import Notes, duration
+from ropescale.evals.running.progress import duration
 from ropescale.evals.running.runner import WARM_SECONDS
 from ropescale.evals.scoring import memory
 from ropescale.evals.scoring.batches import plan_pass
@@ -105,40 +103,6 @@ def test_what_torch_raises_when_the_machine_has_no_memory_is_known():
     assert is_out_of_memory(caught.value)
     assert is_out_of_memory(torch.OutOfMemoryError("x")) and is_out_of_memory(MemoryError())
     assert not is_out_of_memory(ValueError("out of memory")) and not is_out_of_memory(RuntimeError("shape"))
-
-
-def in_child(act):
-    """What a function returns as text, from a process of its own with one thread."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        torch.set_num_threads(1)
-        os.write(writer, act().encode())
-        os._exit(0)
-    os.close(writer)
-    os.waitpid(child, 0)
-    return os.read(reader, 1000).decode()
-
-
-def test_a_run_under_a_real_limit_of_memory_splits_and_says_so():
-    resource = pytest.importorskip("resource")
-    if not Path("/proc/self/statm").exists():
-        pytest.skip("the size of a process is read as Linux tells it")
-    # Wide and shallow, so that 64 windows take some 150 MB and one a few.
-    model, ids = llama(intermediate_size=4096, hidden_size=64), documents(64, 64)
-
-    def limited():
-        perplexity(model, ids[:2], [64])  # what is loaded only once is loaded
-        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (used + 75 * 2**20, resource.RLIM_INFINITY))
-        notes = []
-        with patch.object(Notes, "warn", lambda self, line: notes.append(line)):
-            result = perplexity(model, ids, [64], batch_tokens=64 * 64)
-        return f"{notes[0]}\n{result.rows[0].nll!r}"
-
-    note, nll = in_child(limited).split("\n")
-    assert note.startswith("out of memory with 64 windows of 64 positions; continuing with 32 at a time")
-    assert float(nll) == pytest.approx(perplexity(model, ids, [64]).rows[0].nll, abs=1e-6)
 
 
 GROWN = """
