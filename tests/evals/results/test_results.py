@@ -9,6 +9,7 @@ import json
 import math
 import re
 import sys
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from refusing import untouched
 from tiny import documents, from_ids, llama
 
 from ropescale.errors import RopescaleError
-from ropescale.evals import Result, perplexity
+from ropescale.evals import Result, metrics, perplexity
 from ropescale.evals.metrics.stored import Divergence, Pass
 from ropescale.evals.results.folder import writable_folder
 from ropescale.evals.statistics.intervals import FEW, consecutive
@@ -117,6 +118,18 @@ def test_a_few_documents_of_too_few_windows_have_no_interval_and_copies_are_one_
     copied = perplexity(llama(), [ids[0]] * 6, [32])
     assert copied.data["documents"] == 1 and copied.data["skipped"]["duplicates"] == 5
     assert copied.rows[0].ppl_low is None and "5 duplicates" in copied.protocol_line()
+
+
+def test_one_evaluation_computes_the_rows_of_each_metric_once(tmp_path, monkeypatch):
+    computed = Counter()
+    for metric in metrics.METRICS:
+        real = metric.reduce
+        monkeypatch.setattr(
+            metric, "reduce", lambda stored, real=real, row=metric.row: computed.update([row]) or real(stored)
+        )
+    found = perplexity(llama(), documents(3, 130), [16, 128], ["dynamic:factor=4"], out=tmp_path / "run")
+    assert found.to_markdown() and found.to_dict() and found.to_csv() and found.by_position("as-is")
+    assert computed == {metric.row: 1 for metric in metrics.METRICS}
 
 
 def test_the_dictionary_has_the_published_keys(result):

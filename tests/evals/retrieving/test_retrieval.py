@@ -402,11 +402,6 @@ def test_stdout_is_the_tables_and_the_folder_holds_the_run(ran, checkpoint, tmp_
     assert {pair["baseline"] for pair in saved["paired"]} == {"as-is"}
 
 
-def test_wrong_depths_are_one_sentence_and_exit_code_2(refused, checkpoint):
-    said = refused("retrieval", checkpoint, "--lengths", "200", "--depths", "1")
-    assert "neither a list of numbers from 0 (the start)" in said and "write a depth of 1 as 1.0 (--depths)" in said
-
-
 # --- going on ----------------------------------------------------------------------------------------------------
 
 AGAIN = ["--lengths", "300,400", "--depths", "0,1", "--trials", "3", "--batch-tokens", "800"]

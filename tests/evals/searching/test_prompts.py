@@ -151,6 +151,8 @@ def test_what_it_shows_says_that_answers_were_counted(found, tmp_path):
     assert stored["data"]["documents"] == 2 * len(JUDGES)
     with pytest.raises(DataError, match="holds a search run, not a perplexity run"):
         Result.load(tmp_path / "run")
+    with pytest.raises(DataError, match=r"nowhere does not exist; give a folder"):
+        Result.load(tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize(
