@@ -11,8 +11,6 @@ import yaml
 from crashing import tree
 from tiny import TEXT
 
-from ropescale.evals import reference
-
 
 @pytest.fixture
 def evaluate(ran, tmp_path):
@@ -104,12 +102,3 @@ def test_a_schedule_of_ones_own_is_asked_for_on_the_command_line(ran, refused, c
     assert "a file cannot run code" in refused("eval", "--config", made, "--schedule", own)
     again = ran("eval", "--config", made, "--schedule", own, "--trust-remote-code", "--json").out
     assert [row["schedule"] for row in json.loads(again)["rows"]][1].endswith("own_schedules.py::Half")
-
-
-def test_the_demo_is_repeated_by_the_file_beside_it(ran, tmp_path, monkeypatch):
-    few = reference.held_out_documents()[:2]
-    monkeypatch.setattr(reference, "held_out_documents", lambda: few)
-    monkeypatch.setattr("ropescale.cli.demo.LENGTHS", (64, 320))
-    ran("demo", "-o", tmp_path / "demo")
-    again = json.loads(ran("eval", "--config", tmp_path / "demo" / "run.yaml", "--json").out)
-    assert again["rows"] == json.loads((tmp_path / "demo" / "results.json").read_text())["rows"]

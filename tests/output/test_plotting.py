@@ -39,7 +39,7 @@ def test_the_public_function_draws_a_folder_and_a_loaded_model_alike(tmp_path):
     model = tiny.llama()
     model.save_pretrained(tmp_path)
     schedules = ["yarn:factor=8", "cope"]
-    figures = [ropescale.plot(each, schedules, tmp_path / "a.png") for each in (str(tmp_path), model)]
+    figures = [ropescale.plot(str(tmp_path), schedules, tmp_path / "a.png"), ropescale.plot(model, schedules)]
     plain, yarn = (ropescale.frequencies(tmp_path, each)["all"].inv_freq for each in ("as-is", "yarn:factor=8"))
     for figure in figures:
         left, right = figure.axes
