@@ -27,6 +27,7 @@ def text():
     return "".join(real[a:b] + odd[n % len(odd)] for n, (a, b) in enumerate(zip([0, *places], places)))
 
 
+@cache
 def made(kind):
     learned, alphabet = [held_out_documents()[1][:20_000]], pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=500, initial_alphabet=alphabet, show_progress=False)

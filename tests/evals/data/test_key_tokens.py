@@ -30,12 +30,12 @@ def document(text, pieces):
 def naive_keys(model, ids, window, stride, alpha, beta):
     """Token after token through the stock model: the whole prefix, and the window that its block of tokens shares."""
     whole, found = naive_nll(model, ids), []
-    for at in range(window, len(ids)):
-        start = (at - window) // stride * stride
-        short = naive_nll(model, ids[start : at + 1])[-1]
-        assert abs(short - whole[at - 1] - alpha) > 1e-5 and abs(whole[at - 1] + beta) > 1e-5
-        if short - whole[at - 1] > alpha and whole[at - 1] < -beta:
-            found.append(at)
+    for start in range(0, len(ids) - window, stride):
+        block = naive_nll(model, ids[start : start + window + stride])
+        for at, short in enumerate(block[window - 1 :], start + window):
+            assert abs(short - whole[at - 1] - alpha) > 1e-5 and abs(whole[at - 1] + beta) > 1e-5
+            if short - whole[at - 1] > alpha and whole[at - 1] < -beta:
+                found.append(at)
     return found
 
 

@@ -18,7 +18,6 @@ from ropescale.errors import DataError
 from ropescale.evals import retrieval
 from ropescale.evals.data.encoding import TextEncoder
 from ropescale.evals.data.prompts import PromptFields, PromptRow, followed_by, prompt_row
-from ropescale.evals.data.sources import read_prompts
 from ropescale.evals.retrieving.answering import AnswerScorer
 from ropescale.evals.retrieving.prompt_set import RetrievalOptions, make_prompts
 from ropescale.evals.retrieving.results import share_found
@@ -363,13 +362,3 @@ def test_eval_scores_the_answers_alone_after_as_much_of_the_prompt_as_a_window_h
         wanted += naive_nll(model, [256, *ids])[-6:]
     rows = {each["length"]: each for each in found["rows"]}
     assert rows[512]["nll"] == pytest.approx(np.mean(wanted), abs=1e-5) and rows[512]["tokens"] == 66
-
-
-def test_rows_of_every_table_are_read(tmp_path):
-    datasets = pytest.importorskip("datasets")
-    made = datasets.Dataset.from_list([{"input": "q is", "outputs": ["a", "b"], "n": 3}])
-    made.to_parquet(tmp_path / "vt.parquet")
-    made.save_to_disk(tmp_path / "saved")
-    for name in ("vt.parquet", "saved"):
-        (found,), _ = read_prompts(tmp_path / name, PromptFields())
-        assert (found.prompt, found.answers) == ("q is", ("a", "b"))

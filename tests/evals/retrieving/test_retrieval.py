@@ -391,17 +391,6 @@ def test_the_heat_map_shows_the_known_accuracies(result):
 # --- the command -------------------------------------------------------------------------------------------------
 
 
-def test_stdout_is_the_tables_and_the_folder_holds_the_run(ran, checkpoint, tmp_path):
-    words = ["--lengths", "150,0.25k", "--depths", "0,1", "--trials", "2", "--schedule", "yarn", "--factor", "2"]
-    out, err = ran("retrieval", checkpoint, *words, "-o", tmp_path / "out")
-    assert "\n\n| accuracy " in out and "| yarn:factor=2 " in out
-    assert err.splitlines()[-1] == f"written to {tmp_path / 'out'}"
-    saved = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert [row["schedule"] for row in saved["rows"]] == ["as-is"] * 6 + ["yarn:factor=2"] * 6
-    assert saved["model"]["path"] == checkpoint and saved["data"]["source"] == "generated"
-    assert {pair["baseline"] for pair in saved["paired"]} == {"as-is"}
-
-
 # --- going on ----------------------------------------------------------------------------------------------------
 
 AGAIN = ["--lengths", "300,400", "--depths", "0,1", "--trials", "3", "--batch-tokens", "800"]
