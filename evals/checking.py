@@ -102,7 +102,7 @@ def fitting(value: T, kind: object) -> T:
 
 @cache
 def _adapter(kind: object) -> TypeAdapter[object]:
-    """Returns what validates a type; making it takes a hundred times as long as using it."""
+    """Returns the validator of a type. Building it takes a hundred times as long as a validation, so it is cached."""
     from pydantic import ConfigDict, TypeAdapter, with_config
 
     return TypeAdapter(with_config(ConfigDict(strict=True, allow_inf_nan=False))(kind))  # type: ignore[type-var]

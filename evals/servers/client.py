@@ -75,7 +75,7 @@ class Call:
 
 @cache
 def _certificates(trust_env: bool) -> SSLContext:
-    """Returns the context that verifies certificates; creating it takes longer than many a request."""
+    """Returns the context that verifies certificates, which is cached because building it is slow."""
     return http.create_ssl_context(trust_env=trust_env)
 
 

@@ -214,7 +214,7 @@ def _manifest(backup: Path) -> Manifest:
 
 @cache
 def _adapter() -> TypeAdapter[Manifest]:
-    """Returns what validates a manifest; making it takes longer than everything else that reading one does."""
+    """Returns the validator of a manifest, which is cached because building it takes longer than reading the file."""
     from pydantic import TypeAdapter
 
     return TypeAdapter(Manifest)
