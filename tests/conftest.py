@@ -20,6 +20,8 @@ sys.path[:0] = [
     *(str(HELPERS / name) for name in ("engines", "model_coverage", "runs", "scripts", "trainings")),
 ]
 
+gc.disable()  # until everything is imported and collected, see pytest_collection_finish
+
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as shells start what runs in their background
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -46,6 +48,7 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000)
+    gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)
