@@ -6,14 +6,10 @@ import re
 import subprocess
 import sys
 import zipfile
-from pathlib import Path
-from typing import Any
 
 import pytest
-from configurations import write_checkpoint
 from coverage_models import SEEING
 from environments import CACHE
-from refusing import one_error
 
 from ropescale.configs import class_defaults
 from ropescale.engines import transformers4
@@ -45,12 +41,3 @@ def test_version_4_knows_the_types_that_are_written_down() -> None:
     known = _known_to(LAST)
     assert transformers4.TYPES <= known <= transformers4.TYPES | set(SEEING)
     assert set(SEEING) - known == transformers4.LACKED
-
-
-def test_a_type_that_came_with_5_is_refused_for_4(tmp_path: Path, ran: Any) -> None:
-    folder = write_checkpoint(tmp_path, {"model_type": "ministral3"})
-    words = ["--for", "transformers4", "--schedule", "yarn:factor=32", "--replace-scaling"]
-    out, err = ran("export", folder, *words, code=1)
-    assert "```" not in out and "| frequencies " in out and "| unsupported |" in out
-    facts = ("transformers 4 cannot", "yarn for ministral3", "came with transformers 5", "load it with transformers 5")
-    one_error(err.splitlines()[-1] + "\n", *facts)
