@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..output.formatting import cut, markdown
+from ..output.formatting import argument, cut, markdown, shell_word
 from .options import Place, Sections, flag, out_option, print_result, request_sections, sectioned_command, tell
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def _page(described: dict[str, Any]) -> str:
         ["route", described["route"]],
         ["attention scale", f"{described['attention_scale']:.6g}"],
         ["weights", f"{copied}, {'copied' if described['written'] else 'would be copied'} byte for byte"],
-        ["serve it with", f"llama-server -m {described['out'] or 'OUT.gguf'} -c {length}"],
+        ["serve it with", f"llama-server -m {shell_word(argument(described['out'] or 'OUT.gguf'))} -c {length}"],
     ]
     lines = []
     for name, (before, after) in {**described["keys"], **described["tensors"]}.items():

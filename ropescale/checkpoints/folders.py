@@ -31,7 +31,7 @@ from ..files import (
     translated,
     write_synced,
 )
-from ..output.formatting import brief, cut, named, stays_below
+from ..output.formatting import argument, brief, cut, named, shell_word, stays_below
 from ..record import NAME as RECORD
 from ..record import Entry, Listing, files_in, with_files
 from .backups import BACKUP
@@ -374,7 +374,7 @@ def why_not_ours(folder: Path) -> str | None:
     if os.path.lexists(folder / BACKUP):
         return (
             f"{folder} was patched in place and contains {BACKUP}, so force does not replace it; choose another "
-            f"folder, or undo the patch first: ropescale restore {folder}"
+            f"folder, or undo the patch first: ropescale restore {shell_word(argument(folder))}"
         )
     files = files_in(folder)
     if files is None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..errors import CheckpointError
 from ..files import local_path, read_json
-from ..output.formatting import brief, cut, first_line
+from ..output.formatting import argument, brief, cut, first_line, shell_word
 from .backups import is_interrupted
 from .folders import left_aside
 
@@ -61,7 +61,7 @@ def locate(model: str | Path, revision: str | None = None, *, weights: bool = Tr
         if is_interrupted(path):
             raise CheckpointError(
                 f"{path} has an interrupted or running patch in place; undo it with "
-                f"`ropescale restore {path}`, or patch in place again"
+                f"`ropescale restore {shell_word(argument(path))}`, or patch in place again"
             )
         return path
     if path.is_file():

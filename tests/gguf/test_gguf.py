@@ -411,12 +411,12 @@ def test_the_page_says_what_becomes_of_what(ran):
     assert found["keys"]["llama.context_length"] == [256, 2048] and os.listdir() == ["in.gguf"]
     before, after = found["tensors"]["rope_freqs.weight"]
     assert before is None and after[-1] == 8.0
-    captured = ran("gguf", "in.gguf", "-o", "out.gguf", "--schedule", "yarn", "--factor", "8")
+    captured = ran("gguf", "in.gguf", "-o", "my out.gguf", "--schedule", "yarn", "--factor", "8")
     assert captured.err == ""
     table, _, difference = captured.out.partition("\n\n")
     rows = dict(tuple(map(str.strip, line.strip("| ").split(" | "))) for line in table.splitlines()[2:])
-    said = {"file": "in.gguf (llama)", "written to": "out.gguf", "length": "256 -> 2,048 tokens (x 8)"}
-    said |= {"route": "rope.scaling.type yarn", "serve it with": "llama-server -m out.gguf -c 2048"}
+    said = {"file": "in.gguf (llama)", "written to": "my out.gguf", "length": "256 -> 2,048 tokens (x 8)"}
+    said |= {"route": "rope.scaling.type yarn", "serve it with": "llama-server -m 'my out.gguf' -c 2048"}
     assert {key: rows[key] for key in said} == said
     assert "+ llama.rope.scaling.factor: 8\n" in difference
     assert "- llama.context_length: 256\n+ llama.context_length: 2048\n" in difference
