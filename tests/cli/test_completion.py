@@ -60,20 +60,12 @@ _ropescale_completion ropescale
 printf '%s\\n' "${{COMPREPLY[@]}}"
 """
 
-COMPLETED = [
-    ("ropescale", "ret", ["retrieval"]),
-    ("ropescale patch m", "--sched", ["--schedule"]),
-    ("ropescale patch m --schedule", "ya", ["yarn"]),
-    ("ropescale export m --for", "transformers", ["transformers5", "transformers4"]),
-]
-"""A command, an option, a schedule and an engine: the words before, the one that is begun, what is offered."""
-
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
-@pytest.mark.parametrize(("words", "last", "offer"), COMPLETED)
-def test_bash_completes_after_the_line_of_the_guide(command, repository, words, last, offer):
+def test_bash_completes_after_the_line_of_the_guide(command, repository):
     page = (repository / "docs" / "command-line.md").read_text()
     line = re.findall(r"^\| bash[^|]* \| `([^`]+)` \|", page, re.MULTILINE)[0].replace("\\|", "|")
-    script = IN_BASH.format(line=line, words=words, last=last, count=len(words.split()))
+    words = "ropescale export m --for"
+    script = IN_BASH.format(line=line, words=words, last="transformers", count=len(words.split()))
     done = subprocess.run(["bash", "--norc", "-c", script], capture_output=True, text=True, check=True)
-    assert sorted(done.stdout.split("\n")[:-1]) == sorted(offer)
+    assert done.stdout.splitlines() == ["transformers5", "transformers4"]

@@ -145,7 +145,7 @@ def test_a_tokenizer_of_a_hundred_thousand_added_tokens_is_read(model):
     flags = dict.fromkeys(("lstrip", "normalized", "rstrip", "single_word", "special"), False)
     tokens = {str(number): {"content": f"<|reserved_special_token_{number}|>", **flags} for number in range(100_000)}
     content = {"added_tokens_decoder": tokens}
-    (model / "tokenizer_config.json").write_text(json.dumps(content, indent=2))
+    (model / "tokenizer_config.json").write_text(json.dumps(content))
     assert files.read_json(model / "tokenizer_config.json") == content
 
 
