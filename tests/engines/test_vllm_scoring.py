@@ -23,10 +23,6 @@ import ropescale
 from ropescale.checkpoints.loading import load_model, load_tokenizer
 from ropescale.evals import Server, perplexity, retrieval
 from ropescale.evals.reference import CHECKPOINT, held_out_documents
-from ropescale.evals.retrieving.prompt_set import RetrievalOptions, make_prompts
-from ropescale.evals.retrieving.retrieval_run import LoadedRetrieval
-from ropescale.evals.running.options import Schedules
-from ropescale.evals.servers.served_runs import ServedModel, ServedRetrieval
 from ropescale.evals.servers.verifying import LIVE, NEITHER, NOT_LIVE, verify_served
 from ropescale.exporting import export
 
@@ -112,25 +108,6 @@ def test_a_served_schedule_is_live_and_the_unchanged_model_beside_it_is_not(pyth
         print(f"\n{name}: {found[folder].stock:.1e} from the folder, {found[folder].unscaled:.1e} without its schedule")
         verdicts[name] = [report.verdict for report in found.values()]
     assert verdicts == {"right": [LIVE, NEITHER], "unscaled": [NOT_LIVE, NOT_LIVE]}
-
-
-def test_a_served_model_answers_as_the_loaded_one(python, tmp_path):
-    folder = tmp_path / "patched"
-    ropescale.patch_checkpoint(CHECKPOINT, folder, SPECS["yarn"])
-    tokenizer = load_tokenizer(folder)
-    options = RetrievalOptions(trials=2, path=folder)
-    prompts = make_prompts(tokenizer, [200, 800], [0.0, 0.5, 1.0], options)
-    with serving(python, export(folder, "vllm").commands[0].text, tmp_path / "log.txt") as address:
-        served = ServedModel([Server(address, SPECS["yarn"])], folder, tokenizer)
-        run = ServedRetrieval(served, prompts, None, options)
-        run.run()
-    loaded = LoadedRetrieval(load_model(folder, "float32", "cpu"), prompts, Schedules(), options)
-    loaded.run()
-    found, wanted = run.result().answers, loaded.result().answers
-    gaps = [abs(mine.nll - own.nll) for mine, own in zip(found, wanted, strict=True)]
-    print(f"\n{len(found)} answers, {sum(each.correct for each in found)} right: largest {max(gaps):.0e}")
-    assert [each.correct for each in found] == [each.correct for each in wanted] and len(set(gaps)) > 1
-    assert max(gaps) < 10 * TOLERANCE
 
 
 def test_a_served_model_writes_after_prompts_from_a_file_what_the_loaded_one_writes(python, tmp_path):
