@@ -151,6 +151,19 @@ def naive_nll(model: Any, ids: list[int]) -> list[float]:
     return (-torch.log_softmax(logits, 1).gather(1, torch.tensor(ids[1:])[:, None])[:, 0]).tolist()
 
 
+def naive_truncation(model: Any, ids: list[int], length: int, stride: int, bos: int | None = None) -> list[float]:
+    """The losses of the tokens at positions from 64 on, the trained length, by one stock pass per window.
+
+    The whole text with its BOS is a list of positions. The first window scores the positions 64 to ``63 + stride`` and
+    begins at ``stride``; the next one begins ``stride`` later.
+    """
+    whole = ([] if bos is None else [bos]) + ids
+    found: list[float] = []
+    for begin in range(stride, length - 64 + stride, stride):
+        found += naive_nll(model, whole[begin : min(begin + 64, length)])[63 - stride :]
+    return found
+
+
 def logprobs_of(folder: str | Path, schedule: str | None = None) -> Callable[[Sequence[int]], list[float]]:
     """The log-probabilities of stock transformers on a folder, in float32, under a schedule that is patched in."""
     model = AutoModelForCausalLM.from_pretrained(folder, dtype="float32")

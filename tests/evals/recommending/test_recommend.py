@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from configurations import write_files
 from losses import reseal
-from tiny import documents, llama, naive_nll
+from tiny import documents, llama, naive_nll, naive_truncation
 
 import ropescale
 from ropescale.errors import CheckpointError, DataError
@@ -62,19 +62,10 @@ def naive(model, ids, schedule, length):
 # --- a run ---
 
 
-def naive_truncation(model, ids, stride):
-    """The mean NLL of the tokens beyond 64, each window of 64 scoring its last ones."""
-    found = []
-    for scored in range(64, TARGET, stride):
-        window = ids[scored + stride - 64 : min(scored + stride, TARGET)]
-        found += naive_nll(model, window)[-len(ids[scored : min(scored + stride, TARGET)]) :]
-    return found
-
-
 def test_truncation_is_that_of_a_naive_loop(found, model):
     (row,) = [each for each in found.finalists if each.schedule == "truncation"]
     held_out, stride = documents(8, TARGET + 4)[::2], 8  # at 4 it would cost more than the finalists
-    beyond = np.array([naive_truncation(model, ids, stride) for ids in held_out])
+    beyond = np.array([naive_truncation(model, ids, TARGET, stride) for ids in held_out])
     assert beyond.shape == (4, TARGET - 64)
     assert row.beyond == pytest.approx(beyond.mean(), abs=2e-6)
     whole = [63 * naive(model, ids, AS_IS, 64) + each.sum() for ids, each in zip(held_out, beyond, strict=True)]

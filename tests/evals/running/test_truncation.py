@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 from losses import index, tensors
-from tiny import documents, llama, naive_nll
+from tiny import documents, llama, naive_truncation
 from transformers import LlamaForCausalLM
 
 import ropescale
@@ -22,24 +22,6 @@ TRAINED = 64
 YARN = "yarn:factor=2"
 
 
-def naive(model, ids, length, stride, bos, trained=TRAINED):
-    """The losses of the tokens at positions from ``trained`` on, one stock pass per window, softmax in fp64.
-
-    Written down again: the whole text with its BOS is a list of positions. The first window scores the positions
-    ``trained`` to ``trained + stride - 1`` and begins at ``stride``; the next one begins ``stride`` later.
-    """
-    whole = ([] if bos is None else [bos]) + ids
-    found: list[float] = []
-    begin = stride
-    while begin + trained - stride < length:
-        window = whole[begin : begin + trained]
-        scored = range(trained - stride, min(trained, length - begin))
-        losses = naive_nll(model, window)
-        found += [losses[place - 1] for place in scored]
-        begin += stride
-    return found
-
-
 @pytest.mark.parametrize("bos", [None, 3])
 @pytest.mark.parametrize(("stride", "length"), [(4, 128), (16, 128), (13, 150), (63, 101), (1, 70)])
 def test_the_losses_are_those_of_an_independent_loop(bos, stride, length):
@@ -48,7 +30,7 @@ def test_the_losses_are_those_of_an_independent_loop(bos, stride, length):
     last = result.truncation
     assert (last.length, last.stride) == (TRAINED, stride)
     for ours, ids in zip(last.nll, IDS, strict=True):
-        theirs = naive(model, ids, length, stride, bos)
+        theirs = naive_truncation(model, ids, length, stride, bos)
         assert len(theirs) == length - TRAINED
         assert ours.tolist() == pytest.approx(theirs, abs=2e-5)
         assert ours.mean(dtype=np.float64) == pytest.approx(np.mean(theirs), abs=1e-6)
@@ -120,7 +102,7 @@ def test_scaling_of_the_makers_stays_held_at_the_trained_length(kind):
     model = llama(rope_parameters=scaling)
     result = perplexity(model, IDS, [128], truncation_stride=16)
     for ours, ids in zip(result.truncation.nll, IDS, strict=True):
-        assert ours.tolist() == pytest.approx(naive(llama(rope_parameters=scaling), ids, 128, 16, None), abs=2e-5)
+        assert ours.tolist() == pytest.approx(naive_truncation(llama(rope_parameters=scaling), ids, 128, 16), abs=2e-5)
 
 
 def test_it_runs_by_itself_where_it_costs_no_more_than_the_rest():

@@ -13,7 +13,7 @@ from configurations import edit, write_files
 from losses import records_in
 from refusing import untouched
 from searching import check_resumed, record_fed
-from tiny import byte_tokenizer, documents, llama, markov_llama, naive_nll
+from tiny import byte_tokenizer, documents, llama, markov_llama, naive_nll, naive_truncation
 
 import ropescale
 from ropescale.errors import CheckpointError, DataError
@@ -79,13 +79,9 @@ def test_documents_that_judge_were_neither_learned_from_nor_chosen_by(monkeypatc
         with ropescale.patch(model, schedule):
             nll[name] = [math.fsum(naive_nll(model, ids)) for ids in judges]
     nll["as-is"] = [math.fsum(naive_nll(model, ids)) for ids in judges]
-    stride, nll["truncation"] = result.protocol["truncation_stride"], []
-    for ids in judges:
-        losses = naive_nll(model, ids[:64])
-        for scored in range(64, 128, stride):
-            window = ids[scored + stride - 64 : scored + stride]
-            losses += naive_nll(model, window)[-min(stride, 128 - scored) :]
-        nll["truncation"].append(math.fsum(losses))
+    stride = result.protocol["truncation_stride"]
+    whole = [naive_nll(model, ids[:64]) + naive_truncation(model, ids, 128, stride) for ids in judges]
+    nll["truncation"] = [math.fsum(each) for each in whole]
     changes = result.changes()
     assert changes.keys() == nll.keys() - {"found"}
     for name, change in changes.items():
