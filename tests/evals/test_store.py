@@ -427,14 +427,6 @@ def test_ctrl_c_before_the_first_batch_says_how_to_begin_again(words, tmp_path, 
         assert BEGINS[where] not in ran(*words, code=130)[1]  # without -o nothing is ever kept
 
 
-def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(words, tmp_path, ran, monkeypatch):
-    with monkeypatch.context() as patched:
-        stopping(patched, 7)
-        said, again = (ran(*words, "-o", tmp_path, code=130)[1] for _ in range(2))
-    assert f"the run stopped; 7 finished batches are kept in {tmp_path}; run the same command to continue" in said
-    assert "resuming: 7 of " in again
-
-
 def test_a_run_that_is_refused_leaves_no_folder_but_one_that_was_there(tmp_path):
     out = tmp_path / "out"
     for before in ([], [out]):

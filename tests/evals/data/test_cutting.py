@@ -85,11 +85,6 @@ def test_the_identity_of_a_text_is_its_hash_or_of_what_was_read_with_its_size_an
     assert cut([Text("b", LINES)], 1000, windows=1)[0].windows[0].sha256 == hashlib.sha256(LINES.encode()).hexdigest()
 
 
-def test_no_more_texts_are_asked_for_than_are_measured():
-    texts = iter([Text(str(n), LINES[n : n + 300]) for n in range(9)])
-    assert len(cut(texts, 100, total=100, most=2)) == 2 and next(texts).name == "2"
-
-
 def test_ids_are_cut_like_texts():
     (found,) = Cutter(Limits(10, 10, 3), None).cuts(from_ids([range(95)]))
     assert [window.ids[0] for window in found.windows] == [0, 31, 63]

@@ -47,7 +47,8 @@ def test_random_weights_are_worse_than_a_guess_by_stock_transformers(run):
 
 def test_a_guess_itself_is_not_worse_than_a_guess():
     result = perplexity(uniform_llama(), documents(6, 130), LENGTHS, ["yarn:factor=2"])
-    assert result.rows[0].nll == pytest.approx(math.log(VOCABULARY), abs=1e-6)
+    assert [row.nll for row in result.rows] == pytest.approx([math.log(VOCABULARY)] * 6, abs=1e-6)
+    assert [pair.delta_nll for pair in result.paired] == [0.0] * 3
     assert worse_than_a_guess(result) == "" and "lowest loss" in result.to_markdown()
 
 

@@ -239,12 +239,6 @@ def test_what_may_be_better_by_more_than_the_tolerance_is_left_open():
     assert not found.equal and not found.too_short
 
 
-def test_too_little_text_is_said():
-    made = losses([1, 1], {"a": 0.0, "b": 1.0}, 0.1)
-    found = decide(part_of(made, [0]), made, TARGET, ["a", "b"], 0.005, 0.95)
-    assert found.too_short
-
-
 @pytest.mark.slow
 def test_what_is_recommended_is_worse_than_the_tolerance_in_at_most_one_of_twenty_texts():
     wrong, decided = 0, 0
