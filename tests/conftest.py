@@ -47,7 +47,7 @@ def pytest_collection_finish() -> None:
     """Lets the garbage collector look less often, and not at what is imported: that took a tenth of the time."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000)
+    gc.set_threshold(100000)
     gc.enable()
 
 
