@@ -10,6 +10,7 @@ from .options import (
     MODEL_SECTION,
     Real,
     Sections,
+    Whole,
     data_option,
     made,
     model_argument,
@@ -23,8 +24,9 @@ from .options import (
 _SECTIONS: Sections = {
     "What is measured": [
         data_option("Texts, as in `ropescale eval`.", multiple=False),
-        option("--window", "N", "The shortest context, in tokens.", default=4096),
-        option("--stride", "N", "The number of tokens that share a short context.", default=1024),
+        option("--window", "N", "The shortest context, in tokens.", Whole(1), default=4096),
+        option("--stride", "N", "The number of tokens that share a short context.", Whole(1), default=1024),
+        option("--max-length", "N", "Cut longer texts to their first N tokens.", Whole(2), default=32768),
         option("--import imports", "FILE", "Read LongPPL's own file, instead of running MODEL.", multiple=True),
     ],
     "Key tokens": [
@@ -63,7 +65,7 @@ def command(model: str | None, source: str, out: str, as_json: bool, imports: tu
         summary = f"{sum(map(len, found.spans.values())):,} spans in {len(found.spans):,} texts"
     else:
         checkpoint = made(Checkpoint, options, name=model)
-        thresholds = {name: options[name] for name in ("window", "stride", "alpha", "beta")}
+        thresholds = {name: options[name] for name in ("window", "stride", "alpha", "beta", "max_length")}
         loaded = checkpoint.model(World())
         found = find(loaded, checkpoint.tokenizer(), texts, **thresholds, path=checkpoint.folder)
         key, tokens, window, alpha = (found.made[name] for name in ("key_tokens", "tokens", "window", "alpha"))
@@ -71,6 +73,8 @@ def command(model: str | None, source: str, out: str, as_json: bool, imports: tu
             f"{key:,} of {tokens:,} tokens are key ({key / tokens:.2%}): {alpha:g} nats or more better with the full "
             f"text than with {window:,} tokens"
         )
+        if cut := found.made["cut_texts"]:
+            summary += f"; {cut:,} longer texts were cut to their first {options['max_length']:,} tokens"
     found.save(path)
     print_result(as_json, lambda: found.made, lambda: summary, path)
     say(f"written to {out}")

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 WINDOW, STRIDE, ALPHA, BETA = 4096, 1024, 2.0, -2.0
 """The values in the paper."""
 
+MAX_LENGTH = 32768
+"""The default of LongPPL's script. One pass covers a text, and its time grows with the square of the length."""
+
 
 def find(
     model: PreTrainedModel,
@@ -35,12 +38,14 @@ def find(
     stride: int = STRIDE,
     alpha: float = ALPHA,
     beta: float = BETA,
+    max_length: int = MAX_LENGTH,
     path: Path | None = None,
 ) -> KeySpans:
     """Finds the key spans of texts with a key model. Texts start with the tokenizer's usual prefix, such as BOS.
 
     Args:
         window, stride, alpha, beta: as for :func:`key_positions`.
+        max_length: the number of tokens that longer texts are cut to; the tokens that follow are never key tokens.
         path: the model's folder, which is stored with the spans.
 
     Raises:
@@ -48,10 +53,11 @@ def find(
     """
     if not tokenizer.is_fast:
         raise DataError("key tokens need a tokenizer with offsets (a fast one); choose another key model")
-    scorer, spans, found, scored = Scorer(model), {}, 0, 0
+    scorer, spans, found, scored, cut = Scorer(model), {}, 0, 0, 0
     for text in _written(texts):
         encoded = tokenizer(text.text, return_offsets_mapping=True, verbose=False)
-        ids = torch.tensor(encoded["input_ids"], dtype=torch.long)
+        ids = torch.tensor(encoded["input_ids"][:max_length], dtype=torch.long)
+        cut += len(ids) < len(encoded["input_ids"])
         key = key_positions(scorer, ids, window, stride, alpha, beta)
         places = np.array(encoded["offset_mapping"], np.int64).reshape(-1, 2)
         # A token includes the space before it, which its offsets may omit.
@@ -62,8 +68,8 @@ def find(
         raise DataError(f"no text has more tokens than the window of {window:,}; give longer texts", "window")
     facts = describe(model, path)
     made = {"key_model": {name: facts[name] for name in ("path", "weights", "config_sha256", "dtype")}}
-    made |= {"window": window, "stride": stride, "alpha": alpha, "beta": beta}
-    return KeySpans(spans, {**made, "key_tokens": found, "tokens": scored})
+    made |= {"window": window, "stride": stride, "alpha": alpha, "beta": beta, "max_length": max_length}
+    return KeySpans(spans, {**made, "key_tokens": found, "tokens": scored, "cut_texts": cut})
 
 
 def key_positions(

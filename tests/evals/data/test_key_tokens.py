@@ -176,3 +176,11 @@ def test_the_command_writes_what_eval_reads(checkpoint, texts, tmp_path, ran, re
     assert row["tokens"] > 0 and row["ppl"] > 1
     assert ran(*evaluated, tmp_path / "nowhere.json", code=2)[1].startswith("error: ")
     assert "which is a folder" in refused(*words, "-o", tmp_path)
+
+
+def test_a_longer_text_is_cut_and_nothing_after_the_cut_is_a_key_token(found):
+    texts = [Text(str(i), text) for i, text in enumerate(TEXTS)]
+    cut = find(llama(vocab_size=257), bos_tokenizer(), texts, **MODEL, max_length=30)  # BOS and 29 bytes
+    assert (cut.made["cut_texts"], cut.made["tokens"]) == (2, 2 * (30 - 8)) and found.made["cut_texts"] == 0
+    for (text, spans), whole in zip(cut.spans.items(), found.spans.values(), strict=True):
+        assert found.spans[text] == whole and spans == [span for span in whole if span[1] <= 29] != whole
