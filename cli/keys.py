@@ -70,7 +70,7 @@ def command(model: str | None, source: str, out: str, as_json: bool, imports: tu
         found = find(loaded, checkpoint.tokenizer(), texts, **thresholds, path=checkpoint.folder)
         key, tokens, window, alpha = (found.made[name] for name in ("key_tokens", "tokens", "window", "alpha"))
         summary = (
-            f"{key:,} of {tokens:,} tokens are key ({key / tokens:.2%}): {alpha:g} nats or more better with the full "
+            f"{key:,} of {tokens:,} tokens are key ({key / tokens:.2%}): more than {alpha:g} nats better with the full "
             f"text than with {window:,} tokens"
         )
         if cut := found.made["cut_texts"]:
