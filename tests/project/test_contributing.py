@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import tiny
+import torch
 
 NAMES = ["A schedule", "A metric", "An engine", "A model family's quirk"]
 
@@ -101,6 +102,7 @@ def all_printed(copy: Path, commands: dict[str, list[list[str]]]) -> dict[str, l
     for name in [name for name in sys.modules if name.partition(".")[0] == "ropescale"]:
         del sys.modules[name]
     sys.path.insert(0, str(copy))
+    torch.set_num_threads(1)  # a fork has none of the others
     from ropescale.cli.main import main
 
     found = {}
