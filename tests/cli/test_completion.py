@@ -54,18 +54,11 @@ def command(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path / "here")
 
 
-IN_BASH = """{line}
-COMP_WORDS=({words} '{last}'); COMP_CWORD={count}
-_ropescale_completion ropescale
-printf '%s\\n' "${{COMPREPLY[@]}}"
-"""
-
-
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 def test_bash_completes_after_the_line_of_the_guide(command, repository):
     page = (repository / "docs" / "command-line.md").read_text()
     line = re.findall(r"^\| bash[^|]* \| `([^`]+)` \|", page, re.MULTILINE)[0].replace("\\|", "|")
-    words = "ropescale export m --for"
-    script = IN_BASH.format(line=line, words=words, last="transformers", count=len(words.split()))
+    script = f"{line}\nCOMP_WORDS=(ropescale export m --for transformers); COMP_CWORD=4\n"
+    script += "_ropescale_completion ropescale\nprintf '%s\\n' \"${COMPREPLY[@]}\"\n"
     done = subprocess.run(["bash", "--norc", "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["transformers5", "transformers4"]
