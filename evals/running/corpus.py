@@ -187,6 +187,12 @@ class Corpus:
                 raise data_documents.too_short((name, tokens), longest.stop, "shorter lengths")
             return
         chats.check_scored(self.documents, self._stops)  # so that every length has a result
+        fed = len(self.documents) * self.lengths[-1]
+        if options.budget is not None and len(cuts) > 1 and fed > options.budget:
+            Notes.of(options.progress).tell(
+                f"one window of each of the {len(cuts):,} documents takes {fed:,} tokens per schedule, more than the "
+                f"budget of {options.budget:,}; max_docs limits the number of documents"
+            )
         measured = [cut.measured for cut in cuts if cut.measured is not None]
         units, total = {"bytes" if cut.in_bytes else "tokens" for cut in cuts}, sum(cut.whole for cut in cuts)
         if len(measured) == len(cuts) and len(units) == 1 and total:

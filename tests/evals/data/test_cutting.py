@@ -110,6 +110,14 @@ def test_a_corpus_says_how_much_of_the_text_it_holds():
     assert corpus.share == {"measured": 1000, "whole": len(LINES), "unit": "bytes", "share": 1000 / len(LINES)}
 
 
+@pytest.mark.parametrize(("documents", "said"), [(3, "3 documents takes 303 tokens per schedule, more"), (2, "")])
+def test_documents_that_take_more_than_the_budget_are_said(documents, said, capsys):
+    options = PerplexityOptions(budget_tokens=202, progress=True)
+    Corpus([f"{number}{LINES}" for number in range(documents)], [101], byte_tokenizer(), "auto", options)
+    err = capsys.readouterr().err
+    assert said in " ".join(err.split()) if said else not err
+
+
 @pytest.mark.parametrize("limits", [{"windows": 30}, {"total": 30}, {}])
 def test_without_the_places_of_tokens_windows_do_not_overlap(file, limits):
     encoder = TextEncoder(byte_tokenizer())
