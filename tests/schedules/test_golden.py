@@ -264,3 +264,9 @@ def test_every_entry_is_matched_or_documented():
     assert set(DOCUMENTED) | set(SPECIAL) <= set(BY_ID)
     assert all(len(reason) > 20 for reason, _ in DOCUMENTED.values())
     assert len(DOCUMENTED) == 14
+
+
+def test_nested_truncate_false_as_asked_differs_from_what_transformers_reads():
+    entry = BY_ID["33568683d8e7"]
+    asked = compute(Yarn(8, truncate=False), rope_of(entry))
+    assert not agrees(entry, asked)

@@ -120,6 +120,12 @@ def test_factor_one_is_base_bit_for_bit():
         assert compute(create(name, factor=factor), rope) == Frequencies(rope.inv_freq(), 1.0), (name, rope)
 
 
+def test_base_linear_and_abf_are_the_geometric_series():
+    assert list(compute(Base(), ROPE).inv_freq) == pytest.approx(geometric(ROPE), rel=1e-15)
+    assert ratios(Linear(8)) == pytest.approx([8.0] * PAIRS, rel=1e-14)
+    assert list(compute(Abf(500_000), ROPE).inv_freq) == pytest.approx(geometric(Rope(64, 5e5, 1)), rel=1e-15)
+
+
 @pytest.mark.parametrize("rope", GEOMETRIES[:3], ids=str)
 @pytest.mark.parametrize("factor", [2, 8, 31.5])
 def test_ntk_leaves_the_first_pair_and_divides_the_last_by_exactly_the_factor(rope, factor):
@@ -168,6 +174,11 @@ def test_cope_leaves_out_pairs_that_never_turn():
     assert after[14] == pytest.approx(rope.inv_freq()[14] / 4, rel=1e-13)
 
 
+def test_dynamic_grows_from_base_at_the_trained_length():
+    assert compute(Dynamic(2), ROPE, 4096) == compute(Base(), ROPE)
+    assert ratios(Dynamic(2), length=3 * 4096)[-1] == pytest.approx(2 * 3 - 1, rel=1e-13)
+
+
 def test_ntk_by_parts_is_linear_in_turns():
     theta = 4.0
     rope = Rope(8, theta, 16)  # pairs turn 16/(2 pi), /sqrt 2 each: 2.546, 1.801, 1.273, 0.900
@@ -189,10 +200,23 @@ def test_dynamic_yarn_is_base_up_to_the_trained_length_and_then_yarn_at_the_stre
     assert compute(DynamicYarn(beta_fast=16), ROPE, 4096 * 5) == compute(Yarn(5, beta_fast=16), ROPE)
 
 
+def test_longrope_switches_one_token_past_the_trained_length():
+    schedule = EXAMPLES["longrope"]
+    assert ratios(schedule, length=4096) == pytest.approx([1.0] * PAIRS, rel=1e-14)
+    assert ratios(schedule, length=4097) == pytest.approx(GROWING, rel=1e-14)
+    scale = math.sqrt(1 + math.log(8) / math.log(4096))
+    assert compute(schedule, ROPE, 1).attention_scale == compute(schedule, ROPE, 9999).attention_scale == scale
+
+
 def test_longrope_with_one_list_does_not_depend_on_the_length():
     assert LongRope.length_dependent is True
     assert LongRope(GROWING, GROWING).length_dependent is False
     assert LongRope(list(GROWING), GROWING).length_dependent is False  # type: ignore[arg-type]
+
+
+def test_proportional_stops_the_slow_pairs_and_spreads_over_the_head():
+    inv_freq = compute(Proportional(0.5, 2), ROPE).inv_freq
+    assert list(inv_freq) == pytest.approx([*(b / 2 for b in geometric(ROPE)[:16]), *[0.0] * 16], rel=1e-15)
 
 
 def test_giraffe_truncates_at_the_wavelengths_its_paper_gives():
@@ -258,6 +282,15 @@ def test_a_schedule_composes_on_a_table_that_is_there(name):
 def test_a_rotary_dim_of_two_has_no_ntk_base(schedule):
     with pytest.raises(ScheduleError, match=r"rotary dim above 2.* 2"):
         compute(schedule, Rope(2, 1e4, 128), 256)
+
+
+@pytest.mark.parametrize(
+    "schedule", [Linear(4), NtkSu(4), NtkMixed(4), Yarn(4), NtkByParts(4), Llama3(4)], ids=lambda s: s.name
+)
+def test_a_rotary_dim_of_two_has_one_pair_which_others_scale(schedule):
+    # One turn per 6.28 tokens: 0.8 turns in 5 tokens, below every schedule's slow end. YaRN clamps its ramp to pair 0.
+    expected = 1.0 if schedule.name == "yarn" else 0.25
+    assert list(compute(schedule, Rope(2, 1e4, 5)).inv_freq) == pytest.approx([expected], rel=1e-14)
 
 
 FACTORED = [name for name in EXAMPLES if "factor" in {f.name for f in dataclasses.fields(lookup(name))}]  # type: ignore[arg-type]
@@ -382,6 +415,13 @@ def test_defaults_are_those_of_the_papers():
     assert (Llama3(2).low_freq_factor, Llama3(2).high_freq_factor) == (1, 4)
     assert (NtkByParts(2).beta_fast, NtkByParts(2).beta_slow) == (Yarn(2).beta_fast, Yarn(2).beta_slow) == (32, 1)
     assert (Yarn(2).truncate, Yarn(2).extrapolation_factor, Proportional(0.5).factor) == (True, 1, 1)
+
+
+@pytest.mark.parametrize(("factor", "scale"), [(1.0, 1.0), (1.5, math.sqrt(1 + math.log(1.5) / math.log(4096)))])
+def test_longrope_scales_attention_for_every_stretch(factor, scale):
+    ones = (1.0,) * ROPE.pairs
+    schedule = create("longrope", short_factor=ones, long_factor=ones, factor=factor)
+    assert schedule(ROPE, 4096).attention_scale == scale
 
 
 def test_a_ramp_without_width_is_a_step_that_keeps_only_more_turns():
