@@ -6,7 +6,7 @@ import pytest
 import torch
 from configurations import read
 from coverage_oracle import Geometry, yarn_table
-from readme_blocks import QWEN3_5_ROPE, write_qwen3_5
+from readme_blocks import QWEN3_5_ROPE, furnish, write_qwen3_5
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
 import ropescale
@@ -64,3 +64,17 @@ def test_text_is_computed_alike_by_the_whole_model_and_by_its_text_part(folder):
             for kind in (AutoModelForCausalLM, AutoModelForImageTextToText)
         ]
     assert torch.equal(*logits)
+
+
+def test_qwen3_was_trained_below_what_its_configuration_says(tmp_path, ran):
+    (tmp_path / "any").mkdir()
+    furnish(tmp_path, tmp_path / "any")
+    qwen3, out = tmp_path / "Qwen" / "Qwen3-8B", tmp_path / "long"
+    assert "| trained length                        | 32,768 tokens" in ran("inspect", qwen3).out
+    ran("patch", qwen3, "-o", out, "--schedule", "yarn", "--target-length", "128k")
+    rope = read(out / "config.json")["rope_parameters"]
+    assert (rope["factor"], rope["original_max_position_embeddings"]) == (4.0, 32768)
+    frequencies, scale = yarn(1_000_000.0, 32768)
+    rotary = AutoModelForCausalLM.from_pretrained(out).model.rotary_emb
+    assert torch.allclose(rotary.inv_freq.double(), frequencies, rtol=1e-6)
+    assert rotary.attention_scaling == pytest.approx(scale)

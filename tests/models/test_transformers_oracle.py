@@ -37,6 +37,7 @@ RTOL = 2e-6  # transformers computes in float32
 GEOMETRIES = [
     Rope(64, 10_000.0, 4096),
     Rope(128, 500_000.0, 8192),
+    Rope(256, 1_000_000.0, 32_768),
     Rope(16, 10_000.0, 2048, head_dim=64),
     Rope(32, 10_000.0, 512, head_dim=80),
     Rope(8, 10_000.0, 64),
@@ -138,8 +139,9 @@ def test_a_schedule_its_native_form_and_as_is_are_transformers_own_function(
 
 
 @pytest.mark.parametrize("rope", GEOMETRIES, ids=label)
-@pytest.mark.parametrize("factor", [1.0, 2.0])
-@pytest.mark.parametrize("times", [0.5, 1, 1.001, 7.3])
+@pytest.mark.parametrize(
+    ("factor", "times"), [*((factor, times) for factor in (1.0, 2.0) for times in (0.5, 1, 1.001, 7.3)), (8.0, 32)]
+)
 def test_dynamic_follows_the_length_as_transformers_does(rope: Rope, factor: float, times: float) -> None:
     length, schedule = int(rope.original_length * times), Dynamic(factor)
     config = config_of(rope, schedule.rope_parameters(rope), maximum=rope.original_length)
@@ -150,7 +152,7 @@ def test_dynamic_follows_the_length_as_transformers_does(rope: Rope, factor: flo
 
 @pytest.mark.parametrize("rope", GEOMETRIES, ids=label)
 @pytest.mark.parametrize("given", [{}, {"factor": 1.5}, {"factor": 1.0}, {"attention_factor": 1.3}], ids=label)
-@pytest.mark.parametrize("beyond", [0, 1])
+@pytest.mark.parametrize("beyond", [0, 1, 1000])
 def test_longrope_switches_lists_as_transformers_does(rope: Rope, given: dict[str, Any], beyond: int) -> None:
     rope = replace(rope, max_length=rope.original_length * 4)
     length = rope.original_length + beyond

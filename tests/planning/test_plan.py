@@ -158,7 +158,14 @@ def test_the_trained_length_that_one_layer_type_records_is_that_of_all(model_typ
     assert_same_tables(plan.tables, stock_tables(plan.config))
 
 
-def test_on_top_of_olmo_3_all_layers_start_from_the_length_of_its_makers():
+def test_olmo_3_is_extended_in_all_layers_by_the_closed_form_of_yarn():
+    plan = make_plan(OLMO3, "yarn:factor=16", layers="all", replace_scaling=True)
+    low, high = (64 * math.log(8192 / (turns * 2 * math.pi)) / math.log(500000) for turns in (32, 1))
+    low, high = math.floor(low), math.ceil(high)
+    ramp = [min(max((i - low) / (high - low), 0), 1) for i in range(64)]
+    wanted = [f / 16 * r + f * (1 - r) for f, r in zip(series(500000, 128), ramp)]
+    for table in plan.tables.values():
+        assert list(table.inv_freq) == pytest.approx(wanted, rel=1e-12)
     top = make_plan(OLMO3, "linear:factor=2", layers="all", on_top=True)
     assert {rope.original_length for rope in top.ropes.values()} == {65536}
     assert_same_tables(top.tables, stock_tables(top.config))
@@ -339,15 +346,26 @@ def test_replacing_scaling_computes_from_the_original_length(name):
     assert plan.length == plan.config["max_position_embeddings"] == 4 * original
 
 
+def llama31_closed_form() -> list[float]:
+    """Llama 3.1's scaling written out: wavelengths above 8192 / 1 are stretched by 8, below 8192 / 4 kept."""
+    found = []
+    for f in series(500000.0, 64):
+        turns = 8192 * f / (2 * math.pi)
+        kept = min(max((turns - 1) / (4 - 1), 0), 1)
+        found.append((1 - kept) * f / 8 + kept * f)
+    return found
+
+
 def test_on_top_composes_with_the_current_table_and_length():
     plan = make_plan(LLAMA31, "linear:factor=2", on_top=True)
-    expected = [f / 2 for f in stock_tables(LLAMA31)["all"][0].tolist()]
-    assert plan.tables["all"].inv_freq == pytest.approx(expected, rel=2e-6)
+    expected = [f / 2 for f in llama31_closed_form()]
+    assert plan.tables["all"].inv_freq == pytest.approx(expected, rel=1e-12)
     assert plan.length == plan.config["max_position_embeddings"] == 262144
     assert plan.ropes["all"].original_length == 131072
+    assert read_back(plan.config)["all"].inv_freq == pytest.approx(expected, rel=1e-12)
     assert_same_tables(plan.tables, stock_tables(plan.config))
     target = make_plan(LLAMA31, "linear", target_length=262144, on_top=True)
-    assert target.tables == plan.tables
+    assert target.tables["all"].inv_freq == pytest.approx(expected, rel=1e-12)
     assert make_plan(LLAMA, "yarn:factor=4", on_top=True).config == make_plan(LLAMA, "yarn:factor=4").config
 
 
