@@ -53,7 +53,7 @@ def command(model: str | None, source: str, out: str, as_json: bool, imports: tu
     from ..evals.data import key_tokens
     from ..evals.parallel.processes import World
     from ..evals.running.checkpoint import Checkpoint
-    from ..evals.running.key_tokens import find, imported
+    from ..evals.running.key_tokens import check_window, find, imported
     from ..files import writable_file
 
     if (model is None) is not bool(imports):
@@ -64,6 +64,7 @@ def command(model: str | None, source: str, out: str, as_json: bool, imports: tu
         found = imported(imports, texts)
         summary = f"{sum(map(len, found.spans.values())):,} spans in {len(found.spans):,} texts"
     else:
+        check_window(options["window"], options["max_length"])
         checkpoint = made(Checkpoint, options, name=model)
         thresholds = {name: options[name] for name in ("window", "stride", "alpha", "beta", "max_length")}
         loaded = checkpoint.model(World())

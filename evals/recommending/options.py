@@ -42,6 +42,7 @@ class RecommendOptions(TextOptions):
     revision: str | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.tolerance > 0:
             raise DataError(f"tolerance is {self.tolerance:g} nats; give a number above 0", "tolerance")
         if self.search_tokens is not None and not self.search:

@@ -265,7 +265,8 @@ def prompts_sha256(prompts: Iterable[Prompt]) -> str:
     for prompt in prompts:
         parts = [question.ids for question in prompt.questions]
         if (asked := prompt.generation) is not None:
-            parts += [asked.ids, np.array([asked.new_tokens, *(question.tokens for question in prompt.questions)])]
+            sizes = [size for question in prompt.questions for size in (len(question.ids), question.tokens)]
+            parts += [asked.ids, np.array([*sizes, len(asked.ids), asked.new_tokens])]
         for part in parts:
             digest.update(part.astype("<i8").tobytes())
     return digest.hexdigest()

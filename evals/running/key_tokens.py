@@ -51,6 +51,7 @@ def find(
     Raises:
         DataError: a document is not a text, the tokenizer has no offsets, or no text has more tokens than the window.
     """
+    check_window(window, max_length)
     if not tokenizer.is_fast:
         raise DataError("key tokens need a tokenizer with offsets (a fast one); choose another key model")
     scorer, spans, found, scored, cut = Scorer(model), {}, 0, 0, 0
@@ -70,6 +71,21 @@ def find(
     made = {"key_model": {name: facts[name] for name in ("path", "weights", "config_sha256", "dtype")}}
     made |= {"window": window, "stride": stride, "alpha": alpha, "beta": beta, "max_length": max_length}
     return KeySpans(spans, {**made, "key_tokens": found, "tokens": scored, "cut_texts": cut})
+
+
+def check_window(window: int, max_length: int) -> None:
+    """Checks that a text of ``max_length`` tokens has tokens after the window.
+
+    Raises:
+        DataError: it has none.
+    """
+    if max_length <= window:
+        raise DataError(
+            f"max_length is {max_length:,}, so no text has tokens after the window of {window:,}; give a larger "
+            "max_length or a smaller window",
+            "max_length",
+            "window",
+        )
 
 
 def key_positions(

@@ -54,6 +54,7 @@ class SearchOptions(RunOptions):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "budget_tokens", parse_length(self.budget_tokens))
+        super().__post_init__()
         if not self.within > 0:
             raise DataError(f"within {self.within!r} is not a weight; use a number above 0", "within")
         if self.engine is not None and self.engine not in ENGINES:

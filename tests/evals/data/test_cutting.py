@@ -14,8 +14,11 @@ from ropescale.evals.data.documents import Text
 from ropescale.evals.data.encoding import TextEncoder
 from ropescale.evals.data.key_tokens import KeySpans
 from ropescale.evals.data.texts import TextFile
+from ropescale.evals.recommending.options import RecommendOptions
+from ropescale.evals.retrieving.prompt_set import RetrievalOptions
 from ropescale.evals.running.corpus import Corpus
 from ropescale.evals.running.options import PerplexityOptions
+from ropescale.evals.searching.options import SearchOptions
 
 LINES = "".join(f"{'x' * (number % 17)} line {number}\n" for number in range(2500))
 
@@ -102,6 +105,20 @@ def test_ids_are_cut_like_texts():
 def test_windows_that_cannot_be_are_refused(options, message):
     with pytest.raises(DataError, match=message):
         PerplexityOptions(**options)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        (RecommendOptions, "max_docs"),
+        (SearchOptions, "max_docs"),
+        (RetrievalOptions, "trials"),
+        (RetrievalOptions, "batch_tokens"),
+    ],
+)
+def test_numbers_below_one_are_refused_by_every_run(kind, name):
+    with pytest.raises(DataError, match=f"{name} must be 1 or more, not 0"):
+        kind(**{name: 0})
 
 
 def test_a_corpus_says_how_much_of_the_text_it_holds():

@@ -176,6 +176,7 @@ def test_the_command_writes_what_eval_reads(checkpoint, texts, tmp_path, ran, re
     assert row["tokens"] > 0 and row["ppl"] > 1
     assert ran(*evaluated, tmp_path / "nowhere.json", code=2)[1].startswith("error: ")
     assert "which is a folder" in refused(*words, "-o", tmp_path)
+    assert "no text has tokens after the window of 8" in refused(*words, "--max-length", "8", "-o", tmp_path / "k.json")
 
 
 def test_a_longer_text_is_cut_and_nothing_after_the_cut_is_a_key_token(found):
