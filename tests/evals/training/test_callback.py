@@ -110,7 +110,7 @@ def test_without_a_schedule_the_configuration_is_what_must_be_live(source, patch
     "settings",
     [
         {"gradient_checkpointing": True},
-        {"torch_compile": True, "torch_compile_backend": "eager"},
+        pytest.param({"torch_compile": True, "torch_compile_backend": "eager"}, marks=pytest.mark.slow),
         {"model_init": True},
     ],
     ids=lambda settings: next(iter(settings)),
@@ -121,8 +121,7 @@ def test_the_schedule_is_live_under_the_ways_in_which_people_train(source, tmp_p
         settings, model = {"model_init": lambda: training.loaded(source)}, None
     callback = ropescale.TrainingCallback(YARN, DOCUMENTS, "64,256")
     made = training.trainer(model, tmp_path, callback, **settings)
-    with torch.compiler.set_stance("force_eager"):  # a compiled model, without the seconds of compiling
-        made.train()
+    made.train()
     assert ropescale.verify(made.model).live and ropescale.verify(tmp_path / "checkpoint-4").live
     assert sorted(callback.measured) == [0, 4]
 
