@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from functools import partial
 
@@ -115,6 +116,7 @@ def test_a_name_without_json_is_refused(refused, checkpoint, texts, tmp_path):
     assert "give one like factors.json" in sentence
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_two_processes_find_the_same_bit_for_bit(ran, given, tmp_path, one_thread):
     for objective, words in given.items():
         found = tmp_path / f"{objective}.json"

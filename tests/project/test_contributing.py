@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import sys
+import traceback
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -86,14 +87,19 @@ def printed(repository, things, tmp_path_factory) -> dict[str, list[str]]:
     read, write = os.pipe()
     child = os.fork()  # which has imported the libraries
     if child == 0:
+        code = 1
         try:
-            os.write(write, json.dumps(all_printed(copy, commands)).encode())
-        finally:
-            os._exit(0)
+            said = json.dumps(all_printed(copy, commands))
+            code = 0
+        except BaseException:
+            said = traceback.format_exc()
+        with open(write, "w") as pipe:
+            pipe.write(said)
+        os._exit(code)
     os.close(write)
     with open(read) as pipe:
         found = pipe.read()
-    os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, found
     return json.loads(found)
 
 
@@ -115,6 +121,7 @@ def all_printed(copy: Path, commands: dict[str, list[list[str]]]) -> dict[str, l
     return found
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.parametrize("name", NAMES)
 def test_an_example_is_one_file_and_one_line_and_works(name, repository, printed):
     commands = example((repository / "CONTRIBUTING.md").read_text(), name).commands
