@@ -13,6 +13,7 @@ import click
 import own_schedules
 import pytest
 from crashing import raising
+from refusing import one_error
 
 import ropescale
 from ropescale import errors
@@ -101,6 +102,12 @@ def test_debug_shows_the_traceback_wherever_it_stands(words, failing, ran):
     err = ran(*words, code=2).err
     assert "Traceback (most recent call last)" in err
     assert err.endswith("error: gpt2 has no RoPE\n")
+
+
+def test_a_refusal_ends_the_process_with_code_2_and_one_line(python):
+    done = python("-m", "ropescale", "schedules", "yran")
+    assert (done.returncode, done.stdout) == (2, "")
+    one_error(done.stderr, "yran")
 
 
 def test_a_reader_that_leaves_early_is_not_an_error(python):
