@@ -61,12 +61,14 @@ def test_held_out_modules_are_long_and_lie_outside_the_tests(tokenizer):
 
 
 @pytest.mark.slow
-def test_the_demo_prints_the_order_and_leaves_its_files(tmp_path, ran, pictures):
+def test_the_demo_prints_the_order_and_leaves_its_files_one_of_which_repeats_it(tmp_path, ran, pictures):
     printed, _ = ran("demo", "-o", tmp_path)
-    rows = {row["schedule"]: row for row in json.loads((tmp_path / "results.json").read_text())["rows"][3::4]}
+    written = json.loads((tmp_path / "results.json").read_text())["rows"]
+    rows = {row["schedule"]: row for row in written[3::4]}
     ppl = {name: row["ppl"] for name, row in rows.items()}
     assert ppl["as-is"] > ppl["linear:factor=8"] > 5 * ppl["yarn:factor=8"]
     assert all(row["length"] == 2048 and row["forward_passes"] == 26 for row in rows.values())
     assert "| yarn:factor=8 " in printed
     assert ropescale.verify(tmp_path / "yarn-x8").live
     assert (tmp_path / "ppl_vs_length.png").stat().st_size > 10_000
+    assert json.loads(ran("eval", "--config", tmp_path / "run.yaml", "--json").out)["rows"] == written
