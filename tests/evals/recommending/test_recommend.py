@@ -1,13 +1,17 @@
 """A whole recommendation on a tiny model, from Python and from the command line."""
 
 import json
+import os
+import random
 import re
 import shlex
+from functools import partialmethod
 
 import numpy as np
 import pytest
 from configurations import write_files
-from losses import reseal
+from forking import struck
+from losses import records_in, reseal
 from tiny import documents, llama, naive_nll, naive_truncation
 
 import ropescale
@@ -16,6 +20,7 @@ from ropescale.evals import Recommendation, recommend
 from ropescale.evals.metrics.stored import AS_IS
 from ropescale.evals.recommending import candidates, wording
 from ropescale.evals.scoring.executor import Executor
+from ropescale.evals.searching.gradient import Steps
 
 TARGET = 128
 
@@ -57,6 +62,11 @@ def naive(model, ids, schedule, length):
     """The mean NLL of the first tokens by stock transformers, in fp64 from its logits."""
     with ropescale.patch(model, schedule):
         return float(np.mean(naive_nll(model, ids[:length])))
+
+
+def assert_same_files(one, other):
+    for name in ("results.json", "results.csv", "finalists.csv", "REPORT.md"):
+        assert (one / name).read_bytes() == (other / name).read_bytes(), name
 
 
 # --- a run ---
@@ -135,16 +145,33 @@ def test_what_is_said_before_is_what_is_said_in_the_end(model, capsys, count, to
     assert said == found.evidence.decision.too_short == ("too short to decide" in found.answer.answer)
 
 
-def test_a_searched_schedule_is_found_on_the_races_text_and_judged_on_the_other(model, capsys):
-    options = {"search": True, "search_tokens": 10_000, "truncation": False, "progress": True}
-    found = recommend(model, documents(12, TARGET + 4), TARGET, **options)
-    said = re.search(r"at most ([\d,]+) tokens to feed .*, 10,000 of them in the search", capsys.readouterr().err)
+def test_a_searched_schedule_is_found_on_the_races_text_and_judged_on_the_other(model, capsys, tmp_path, monkeypatch):
+    """And a run that is interrupted in the race and in the search continues to the same bytes."""
+    options = {"search": True, "search_tokens": 5_000, "truncation": False, "progress": True}
+    found = recommend(model, documents(12, TARGET + 4), TARGET, out=tmp_path / "whole", **options)
+    said = re.search(r"at most ([\d,]+) tokens to feed .*, 5,000 of them in the search", capsys.readouterr().err)
     assert said and found.protocol["tokens_fed"] <= int(said[1].replace(",", ""))
     searched = [row for row in found.rows if "truncate=false" in row.schedule]
     assert [(row.finalist, row.windows, row.rounds) for row in searched] == [(True, 6, 0)]
     assert searched[0].schedule in {row.schedule for row in found.finalists}
-    assert found.protocol["tokens_fed"] > 10_000 / 2
+    assert found.protocol["tokens_fed"] > 5_000 / 2
     assert "truncation" not in {row.schedule for row in found.finalists}
+
+    take, score, done = Steps.take, Executor.score, []
+
+    def stops(self, given, *, act, once):
+        done.append(act)
+        if done.count(act) == once:
+            raise KeyboardInterrupt
+        return act(self, given)
+
+    monkeypatch.setattr(Steps, "take", partialmethod(stops, act=take, once=6))
+    monkeypatch.setattr(Executor, "score", partialmethod(stops, act=score, once=12))
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            recommend(model, documents(12, TARGET + 4), TARGET, out=tmp_path / "parts", **options)
+    recommend(model, documents(12, TARGET + 4), TARGET, out=tmp_path / "parts", **options)
+    assert_same_files(tmp_path / "parts", tmp_path / "whole")
 
 
 def test_an_interrupted_run_continues_to_the_same_bytes(found, folder, model, tmp_path, monkeypatch):
@@ -161,10 +188,28 @@ def test_an_interrupted_run_continues_to_the_same_bytes(found, folder, model, tm
         with pytest.raises(KeyboardInterrupt):
             recommend(model, texts, TARGET, out=tmp_path, batch_tokens=256)
     recommend(model, texts, TARGET, out=tmp_path, batch_tokens=256)
-    for name in ("results.json", "results.csv", "finalists.csv", "REPORT.md"):
-        assert (tmp_path / name).read_bytes() == (folder / name).read_bytes(), name
+    assert_same_files(tmp_path, folder)
     monkeypatch.setattr(Executor, "score", lambda *_: pytest.fail("measured again"))
     assert recommend(model, texts, TARGET, out=folder, batch_tokens=256).to_dict() == found.to_dict()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_recommendation_killed_at_random_moments_ends_in_the_same_bytes(tmp_path):
+    def run(name):
+        options = {"batch_tokens": 256, "search": True, "search_tokens": 10_000}
+        recommend(llama(), documents(12, TARGET + 4), TARGET, out=tmp_path / name, **options)
+
+    run("whole")
+    most, moments = records_in(tmp_path / "whole"), random.Random(7)
+    strikes = [
+        struck(lambda: run("parts"), lambda: records_in(tmp_path / "parts"), least)
+        for least in sorted(moments.uniform(0, most) for _ in range(8))
+    ]
+    run("parts")
+    assert any(strikes)
+    assert_same_files(tmp_path / "parts", tmp_path / "whole")
 
 
 def test_a_folder_loads_again_and_is_refused_to_other_runs(found, model, tmp_path, pictures):
