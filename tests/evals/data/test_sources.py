@@ -407,6 +407,16 @@ def test_an_unknown_word_is_no_special_token_of_the_text():
     assert found[0].ids == [0] and special_tokens(found, tokenizer) == 0
 
 
+def test_a_stream_gives_the_rows_of_the_same_documents_in_a_file(hub, checkpoint, tmp_path, ran):
+    """And the report counts what was read and was too short."""
+    words = ["eval", checkpoint, "--lengths", "20", "--json", "--data"]
+    (tmp_path / "a.jsonl").write_text("\n".join(json.dumps({"text": f"row {i} " + "x" * 10 * i}) for i in (2, 3)))
+    file = json.loads(ran(*words, tmp_path / "a.jsonl")[0])
+    stream = json.loads(ran(*words, "org/books", "--split", "train", "--streaming", "--max-docs", "2")[0])
+    assert stream["rows"] == file["rows"] and stream["rows"][0]["documents"] == 2
+    assert stream["data"]["skipped"] == {"too_short": 2, "empty": 0}
+
+
 def test_a_stream_without_an_end_or_joined_is_refused(refused):
     words = ["eval", "nowhere", "--lengths", "20", "--data", "org/books", "--streaming"]
     assert "a stream may be endless; limit its documents with max_docs (--streaming, --max-docs)" in refused(*words)

@@ -39,6 +39,18 @@ def test_far_repeats_have_a_sentence_of_their_own():
     ]
 
 
+def test_too_few_documents_give_no_verdict_though_the_interval_is_below_zero():
+    open_ = (
+        "reading further back than the last 64 tokens pays off is undecided: a verdict needs 10 documents, and there"
+    )
+    assert verdict([row("yarn", 128, BETTER, texts=9)]) == [f"Whether {open_} are 9."]
+    assert verdict([row("yarn", 128, BETTER, texts=1)]) == [f"Whether {open_} is 1."]
+    assert (
+        verdict([row("yarn", 128, BETTER, BETTER, texts=11)])[1]
+        == f"Whether {open_.replace('pays off', 'pays off on far repeats')} are 9."
+    )
+
+
 def test_the_table_of_the_answer_has_the_perplexity_of_truncation():
     """Up to the trained 64 tokens it is as-is; beyond them it has the losses there and those of its windows."""
     result = perplexity(llama(), documents(12, 128), [32, 64, 128], ["linear:factor=2"], truncation_stride=16)

@@ -431,6 +431,8 @@ def test_an_interrupted_run_goes_on_and_ends_byte_for_byte_the_same(ran, checkpo
     _, err = ran(*words, tmp_path / "out")
     assert asked == [] and f"all {batches} batches are done already" in err
     assert files(tmp_path / "out") == files(tmp_path / "whole")
+    ran(*words, tmp_path / "out", "--fresh")
+    assert len(asked) == batches and files(tmp_path / "out") == files(tmp_path / "whole")
 
 
 def test_other_prompts_are_another_run_and_a_length_more_finds_the_rest(ran, checkpoint, tmp_path, asked):

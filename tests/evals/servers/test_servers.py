@@ -18,6 +18,7 @@ from ropescale.checkpoints.loading import load_tokenizer
 from ropescale.cli.main import main
 from ropescale.errors import DataError, ServerError
 from ropescale.evals import Server, perplexity
+from ropescale.evals.reporting.page import load, page_data
 from ropescale.evals.servers import client
 from ropescale.evals.servers.engines import Scoring
 
@@ -107,6 +108,18 @@ def test_python_takes_a_server_in_the_place_of_a_model(tmp_path):
     assert result.rows[-1].schedule == "linear:factor=2"
     wanted = -np.mean([arithmetic(ids[:32]) for ids in documents])
     assert result.rows[-1].nll == pytest.approx(wanted, rel=1e-6)
+
+
+def test_two_runs_are_compared_by_report_as_one_run_compares_them(checkpoint, text, tmp_path, ran):
+    scaled, few = "linear:factor=2", ["--max-docs", "3", "-o"]
+    with serving() as one, serving(logprobs=lambda ids: [1.1 * each for each in arithmetic(ids)]) as other:
+        ran(*words(one, checkpoint, text, "--served-as", "base", *few, tmp_path / "base", lengths="16,64"))
+        ran(*words(other, checkpoint, text, "--served-as", scaled, *few, tmp_path / "scaled", lengths="16,64"))
+        both = ["--served-as", "base", "--server", other.url, "--served-as", scaled]
+        ran(*words(one, checkpoint, text, *both, *few, tmp_path / "both", lengths="16,64"))
+    together = page_data(load([tmp_path / "both"]))["pairs"]["0:1"]
+    assert page_data(load([tmp_path / "base", tmp_path / "scaled"]))["pairs"]["0:1"] == together
+    assert [pair["length"] for pair in together] == [16, 64] and together[0]["mean"] > 0.1
 
 
 # --- failing servers ---
