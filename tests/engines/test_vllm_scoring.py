@@ -10,6 +10,7 @@ import shlex
 import tempfile
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -110,7 +111,8 @@ def test_a_served_schedule_is_live_and_the_unchanged_model_beside_it_is_not(pyth
     assert verdicts == {"right": [LIVE, NEITHER], "unscaled": [NOT_LIVE, NOT_LIVE]}
 
 
-def test_a_served_model_writes_after_prompts_from_a_file_what_the_loaded_one_writes(python, tmp_path):
+def test_a_served_model_answers_and_writes_as_the_loaded_one(python, tmp_path):
+    """Passkeys, whose digits rank first or not, and texts from a file, after which it writes."""
     folder = tmp_path / "patched"
     ropescale.patch_checkpoint(CHECKPOINT, folder, SPECS["yarn"])
     tokenizer = load_tokenizer(folder)
@@ -119,12 +121,17 @@ def test_a_served_model_writes_after_prompts_from_a_file_what_the_loaded_one_wri
         {"input": text[start : start + 900], "outputs": [text[start + 900 : start + 912]]}
         for start in range(0, 4000, 500)
     ]
-    about = {"prompts": rows, "new_tokens": 16, "path": folder}
+    passkeys: dict[str, Any] = {"lengths": [200, 800], "depths": [0.0, 0.5, 1.0], "trials": 2, "path": folder}
+    given: dict[str, Any] = {"lengths": [512], "prompts": rows, "new_tokens": 16, "path": folder}
     with serving(python, export(folder, "vllm").commands[0].text, tmp_path / "log.txt") as address:
-        found = retrieval(Server(address, SPECS["yarn"]), tokenizer, [512], **about)
-    wanted = retrieval(load_model(folder, "float32", "cpu"), tokenizer, [512], **about)
-    gaps = [abs(mine.nll - own.nll) for mine, own in zip(found.answers, wanted.answers, strict=True)]
-    same = sum(mine.generated == own.generated for mine, own in zip(found.answers, wanted.answers, strict=True))
-    print(f"\n{same} of {len(rows)} texts are the same; NLL of the answers: largest difference {max(gaps):.0e}")
-    assert same == len(rows) and [each.score for each in found.answers] == [each.score for each in wanted.answers]
-    assert len(set(gaps)) > 1 and max(gaps) < 10 * TOLERANCE
+        server = Server(address, SPECS["yarn"])
+        served = [retrieval(server, tokenizer, **each).answers for each in (passkeys, given)]
+    model = load_model(folder, "float32", "cpu")
+    loaded = [retrieval(model, tokenizer, **each).answers for each in (passkeys, given)]
+    for found, wanted in zip(served, loaded, strict=True):
+        gaps = [abs(mine.nll - own.nll) for mine, own in zip(found, wanted, strict=True)]
+        print(f"\n{len(found)} answers, {sum(each.correct for each in found)} right: largest {max(gaps):.0e}")
+        assert len(set(gaps)) > 1 and max(gaps) < 10 * TOLERANCE
+    assert [each.correct for each in served[0]] == [each.correct for each in loaded[0]]
+    assert [each.generated for each in served[1]] == [each.generated for each in loaded[1]]
+    assert [each.score for each in served[1]] == [each.score for each in loaded[1]]
