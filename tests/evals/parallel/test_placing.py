@@ -45,6 +45,21 @@ def test_weights_that_wait_on_the_disk_give_the_same_numbers(checkpoint):
         assert all(np.array_equal(a, b) for a, b in zip(mine.nll, other.nll, strict=True))
 
 
+def test_a_device_map_on_the_command_line_reaches_the_model_and_gives_the_same_rows(
+    checkpoint, texts, ran, monkeypatch
+):
+    maps = []
+
+    def load(*given, **named):
+        maps.append(named["device_map"])
+        return load_model(*given, **named)
+
+    monkeypatch.setattr("ropescale.evals.running.checkpoint.load_model", load)
+    words = ["eval", checkpoint, "--data", texts, "--lengths", "60,127", "--schedule", "yarn:factor=2", "--json"]
+    plain, spread = (json.loads(ran(*words, *more)[0])["rows"] for more in ([], ["--device-map", "auto"]))
+    assert spread == plain and maps == [None, "auto"]
+
+
 def test_the_memory_left_is_that_of_the_fullest_device(checkpoint, monkeypatch):
     model, (one, other) = load_model(Path(checkpoint), device="cpu"), (torch.device("cuda", 0), torch.device("cuda", 1))
     monkeypatch.setattr(memory, "total_memory", lambda device: 1000 * 10**6)
