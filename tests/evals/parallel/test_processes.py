@@ -54,7 +54,7 @@ def test_the_world_is_what_the_launcher_says_and_each_process_takes_its_own_gpu_
 
 
 @pytest.mark.slow
-def test_one_two_and_three_processes_write_the_same_bytes(checkpoint, texts, tmp_path):
+def test_one_two_and_three_processes_write_the_same_bytes(checkpoint, texts, tmp_path, ran):
     """With a length-dependent schedule, sliding windows, documents of all sizes and key tokens."""
     found_keys = "--window 16 --stride 8 --alpha 0 --beta -9".split()
     keys = ["keys", checkpoint, "--data", texts, *found_keys, "-o", tmp_path / "keys.json"]
@@ -70,6 +70,10 @@ def test_one_two_and_three_processes_write_the_same_bytes(checkpoint, texts, tmp
     assert len(found) == 6 and all(row["tokens"] > 100 and row["ppl"] > 1 for row in found)
     said = ["1 process measuring", "2 processes measuring", "3 processes measuring"]
     assert [run.stderr.splitlines()[0] for run in runs] == said
+    ran("eval", *words, tmp_path / "alone")  # which no launcher started
+    alone, shared = (json.loads((tmp_path / name / "results.json").read_text())["rows"] for name in ("alone", "1"))
+    assert [row["forward_passes"] for row in alone] == [row["forward_passes"] for row in shared]
+    assert [row["nll"] for row in alone] == pytest.approx([row["nll"] for row in shared], abs=1e-6)
 
 
 @pytest.mark.slow
