@@ -25,6 +25,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import ropescale
 from ropescale.checkpoints import backups, folders, locating
+from ropescale.checkpoints.folders import RECORD
 from ropescale.checkpoints.patching import patch_checkpoint, restore
 from ropescale.errors import CheckpointError, RopescaleError
 
@@ -417,18 +418,47 @@ def test_in_place_can_be_undone_after_a_failure_at_any_step(source, tmp_path, er
     assert tree(source) == before
 
 
+PATCH = partial(patch_checkpoint, "source", schedule="yarn:factor=8")
+FORCED, IN_PLACE = partial(PATCH, out="out", force=True), partial(PATCH, out=None, in_place=True)
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.parametrize("way", [{"in_place": True}, {"out": "out", "force": True}])
-def test_a_killed_patch_is_completed_when_it_is_given_again(source, tmp_path, monkeypatch, way):
-    monkeypatch.chdir(tmp_path)
-    before, steps = tree(tmp_path), 0
-    act = partial(patch_checkpoint, source, **{"out": None, "schedule": "yarn:factor=8"} | way)
-    for step in kills(tmp_path, act, every=6):
+@pytest.mark.parametrize(
+    ("first", "act"),
+    [
+        pytest.param(dict, partial(PATCH, out="out"), id="patch"),
+        pytest.param(partial(FORCED, schedule="yarn:factor=2"), FORCED, id="force"),
+        pytest.param(partial(IN_PLACE, schedule="yarn:factor=2"), IN_PLACE, id="in place twice"),
+        pytest.param(IN_PLACE, partial(restore, "source"), id="restore"),
+    ],
+)
+def test_a_killed_command_is_completed_when_it_is_given_again(source, tmp_path, monkeypatch, first, act):
+    """No file of the user's changes; an output folder is the earlier or the new one, or the earlier one lies aside."""
+    monkeypatch.chdir(write_files(tmp_path / "work", {"notes.txt": "the user's", "out.txt": "the user's too"}))
+    write_files(source, {"notes.txt": "the user's, in the model's folder"})
+
+    def arrange():
+        for folder in ("source", "out", "out~"):
+            shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(source, "source")
+        first()
+
+    def seen(folder="."):
+        found = {name: each for name, each in tree(Path(folder)).items() if not name.startswith("out~")}
+        return found | dict.fromkeys(found.keys() & {RECORD, f"out/{RECORD}"}, "with inodes")
+
+    arrange()
+    earlier = seen("out")
+    act()
+    after, new, steps = seen(), seen("out"), 0
+    arrange()
+    for step in kills(tmp_path, act, every=13):
         steps = step
-        done = act()
-        assert read(done.folder / "config.json")["rope_parameters"]["factor"] == 8
-        restore(source) if done.folder == source else shutil.rmtree("out")
-        assert tree(tmp_path) == before
+        assert seen("out") in (earlier, new) or (seen("out"), seen("out~")) == ({}, earlier)
+        if seen() != after:
+            act()
+        assert seen() == after
+        arrange()
     assert steps > 20
 
 
