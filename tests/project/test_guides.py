@@ -316,8 +316,12 @@ def workplace(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     return tmp_path
 
 
+LONG = ("adapting", "choosing", "qwen", "recipes")
+"""Guides that take more than a second."""
+
+
 @pytest.mark.usefixtures("few_candidates")
-@pytest.mark.parametrize("page", RUN)
+@pytest.mark.parametrize("page", [pytest.param(page, marks=pytest.mark.slow if page in LONG else ()) for page in RUN])
 def test_the_blocks_of_a_guide_run(page, workplace, capsys):
     guide = RUN[page]
     given = guide.prepare() or {}

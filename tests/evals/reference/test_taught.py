@@ -17,6 +17,7 @@ def tokenizer():
     return AutoTokenizer.from_pretrained(CHECKPOINT)
 
 
+@pytest.mark.slow
 def test_it_answers_within_its_trained_length_and_beyond_it_under_yarn_alone(tokenizer):
     yarn = "yarn:factor=8"
     result = ropescale.evals.retrieval(load_taught(), tokenizer, [256, 1024], depths=4, schedules=[yarn], trials=1)
@@ -24,6 +25,7 @@ def test_it_answers_within_its_trained_length_and_beyond_it_under_yarn_alone(tok
     assert asked == {("as-is", 256): 1, ("as-is", 1024): 0, (yarn, 256): 1, (yarn, 1024): 1}
 
 
+@pytest.mark.slow
 def test_it_predicts_python_nearly_as_well_as_before(tokenizer):
     """Within 4% of the perplexity of the first 256 tokens of the 26 held-out modules, by transformers' loss."""
     beginnings = [text[:2000] for text in held_out_documents()]
