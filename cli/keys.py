@@ -75,7 +75,7 @@ def command(model: str | None, source: str, out: str, as_json: bool, imports: tu
             f"text than with {window:,} tokens"
         )
         if cut := found.made["cut_texts"]:
-            summary += f"; {cut:,} longer texts were cut to their first {options['max_length']:,} tokens"
+            summary += f"; texts that were cut to their first {options['max_length']:,} tokens: {cut:,}"
     found.save(path)
     print_result(as_json, lambda: found.made, lambda: summary, path)
     say(f"written to {out}")

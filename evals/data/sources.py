@@ -84,6 +84,7 @@ def _files(source: str, glob: str | None) -> list[Path]:
     except (ValueError, NotImplementedError):  # absolute, or out of the folder
         raise DataError(f"glob {glob!r} is not a pattern of files in {root}; write it like *.txt", "glob") from None
     visible = [path for path in below if not any(part[0] == "." for part in path.parts)]
+    # A dangling link is kept, so that reading it is an error: its text is missing.
     files = sorted(path for path in map(root.joinpath, visible) if path.is_file() or not path.exists())
     if not files:
         what = "files" if glob is None else f"file that fits {glob!r}"

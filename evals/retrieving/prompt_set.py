@@ -61,6 +61,8 @@ class RetrievalOptions(RunOptions):
         progress: show a progress bar if stderr is a terminal, else one line per minute.
     """
 
+    positive = ("batch_tokens", "trials", "new_tokens", "max_prompts")
+
     prompts: str | Path | Iterable[Mapping[str, object]] | None = None
     bos: str | int = "auto"
     trials: int = 10

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from inspect import signature
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from ...errors import DataError
 from ...request import RequestOptions, refuse_unknown
@@ -33,12 +33,15 @@ class Schedules:
     patching: RequestOptions = field(default_factory=RequestOptions)
 
 
-_POSITIVE = "batch_tokens logits_bytes max_docs budget_tokens truncation_stride trials new_tokens max_prompts".split()
-
-
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """The options of every run, documented in :class:`PerplexityOptions`."""
+    """The options of every run, documented in :class:`PerplexityOptions`.
+
+    Attributes:
+        positive: the names of the options that must be 1 or more, or None.
+    """
+
+    positive: ClassVar = ("batch_tokens", "logits_bytes", "max_docs", "budget_tokens", "truncation_stride")
 
     patching: RequestOptions = field(default_factory=RequestOptions)
     source: str | None = None
@@ -46,7 +49,7 @@ class RunOptions:
     progress: bool | Notes = False
 
     def __post_init__(self) -> None:
-        for name in _POSITIVE:
+        for name in self.positive:
             value = getattr(self, name, None)
             if value is not None and value < 1:
                 raise DataError(f"{name} must be 1 or more, not {value}")
