@@ -1,8 +1,8 @@
 """What the product answers, recorded and compared: ``python tests/tools/oracle.py record DIR`` and ``compare A B``.
 
-``record`` runs the command line and the public API of the ropescale that Python imports, on configurations of its own,
-on the bundled model and on a checkpoint given with ``--checkpoint``. ``compare`` lists every difference: losses of eval
-and retrieval, tables and patched files are compared bit for bit, figures of recommend and search within 1e-5.
+``record`` runs every command and the public API of the ropescale that Python imports, on configurations of its own, on
+the bundled model and on a checkpoint given with ``--checkpoint``. ``compare`` lists every difference: losses, answers,
+key tokens, tables and patched files are compared bit for bit, figures of recommend and search within 1e-5.
 """
 
 from __future__ import annotations
@@ -23,13 +23,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
+from safetensors.numpy import load_file
+
+sys.path.append(str(Path(__file__).resolve().parent.parent / "helpers"))
 
 import ropescale
+from ropescale.cli.main import group
 from ropescale.cli.main import main as command_line
 
 ENGINES = ("vllm", "sglang", "llama.cpp", "mlx-lm", "transformers5", "transformers4")
-COMMANDS = "demo schedules inspect patch restore gguf verify export eval recommend keys retrieval search report".split()
 SCHEDULES = (
     "base linear:factor=4 ntk:factor=4 ntk-su:factor=4 ntk-mixed:factor=4 ntk-critical:factor=4 abf:rope_theta=500000 "
     "dynamic:factor=4 ntk-by-parts:factor=4 yarn:factor=4 dynamic-yarn llama3:factor=4 giraffe:scale_power=0.5 cope "
@@ -169,8 +173,12 @@ def measured(kept: Recording, name: str, model: Path, data: Path, trained: int) 
     kept.run(f"run/{name}/verify", "verify", model)
     schedules = ("--schedule", "yarn:factor=2", "--schedule", "ntk:factor=2", "--schedule", "dynamic:factor=2")
     lengths = ("--lengths", f"{short},{trained},{long}")
+    keys = out / "keys.json"
+    thresholds = ("--window", trained // 8, "--stride", trained // 16, "--max-length", trained, "--alpha", 0.5)
+    kept.run(f"run/{name}/keys", "keys", model, "--data", data, *thresholds, "-o", keys, keep=False)
+    kept.add(f"run/{name}/keys/spans", json.loads(keys.read_bytes()))
     runs = {
-        "eval": ("eval", model, *text, *lengths, *schedules, "--windows", "2"),
+        "eval": ("eval", model, *text, *lengths, *schedules, "--windows", "2", "--key-spans", keys),
         "sliding": (
             "eval",
             model,
@@ -192,6 +200,10 @@ def measured(kept: Recording, name: str, model: Path, data: Path, trained: int) 
         results(kept, f"run/{name}/{kind}", out / kind)
     for kind in ("eval", "sliding"):
         losses(kept, f"{name}/{kind}", ropescale.evals.Result.load(out / kind))
+    kept.run(f"run/{name}/report", "report", out / "eval", out / "recommend", "-o", out / "report.html", keep=False)
+    kept.add(
+        f"run/{name}/report/page", re.sub(r"<script.*?</script>", "", (out / "report.html").read_text(), flags=re.S)
+    )
     kept.add(f"run/{name}/passkey/answers", (out / "passkey" / "answers.csv").read_text())
     for kind, more in (("text", text), ("keys", ("--objective", "keys"))):
         words = ("--target-length", long, "--budget-tokens", trained * 50, "-o", out / f"{kind}.json")
@@ -200,7 +212,10 @@ def measured(kept: Recording, name: str, model: Path, data: Path, trained: int) 
 
 
 def results(kept: Recording, name: str, out: Path) -> None:
-    """Records results.json without what the layout of a folder decides."""
+    """Records results.json without what the layout of a folder decides, and every stored array of losses."""
+    if (out / "losses.safetensors").exists():
+        stored = load_file(out / "losses.safetensors")
+        kept.losses |= {f"stored/{name}/{key}": array for key, array in stored.items()}
     if (out / "results.json").exists():
         found = json.loads((out / "results.json").read_bytes())
         gone = ("files", "sha256", "versions", "schema")
@@ -218,15 +233,43 @@ def losses(kept: Recording, name: str, result: Any) -> None:
         kept.losses |= {f"{name}/{key}/{index}": np.asarray(array) for index, array in enumerate(arrays)}
 
 
+def written_and_undone(kept: Recording) -> None:
+    """Records the commands that need a folder or a file of their own: patch in place, restore, gguf, demo."""
+    name, model = next(models(kept.folder / "in-place"))
+    kept.run("in-place/patch", "patch", model, "--in-place", "--schedule", "yarn:factor=4")
+    patched(kept, f"in-place/{name}", model)
+    kept.run("in-place/restore", "restore", model)
+    patched(kept, f"restored/{name}", model)
+    import torch
+    from gguf_models import write_gguf
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    loaded = AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", **TINY | MODELS["llama"]))
+    source, out = write_gguf(loaded, kept.folder / "in-place" / "model.gguf"), kept.folder / "in-place" / "out.gguf"
+    for spec in SCHEDULES:
+        kept.run(f"gguf/{spec}", "gguf", source, "-o", out, "--schedule", spec)
+        if out.exists():
+            kept.add(f"gguf/{spec}/file", hashlib.sha256(out.read_bytes()).hexdigest())
+            out.unlink()
+    kept.run("demo", "demo", "-o", kept.folder / "in-place" / "demo", keep=False)
+    for run in sorted((kept.folder / "in-place" / "demo").rglob("results.json")):
+        results(kept, "run/demo", run.parent)
+
+
 def record(folder: Path, checkpoint: Path | None) -> None:
     """Records everything into an empty folder."""
     os.environ["COLUMNS"] = "80"
     folder.mkdir(parents=True)
     kept, began = Recording(folder.resolve()), time.monotonic()
-    for command in ("", *COMMANDS):
+    for command in ("", *group.list_commands(click.Context(group))):
         kept.run(f"help/{command}", *filter(None, [command]), "--help")
     kept.run("schedules", "schedules", "--json")
+    for name in ropescale.schedules.names():
+        kept.run(f"schedules/{name}", "schedules", name)
+    kept.run("datasets", "datasets")
     on_disk(kept)
+    written_and_undone(kept)
     library = folder / "text"
     library.mkdir()
     for module in ("bdb", "fractions", "plistlib", "shutil"):
@@ -237,7 +280,7 @@ def record(folder: Path, checkpoint: Path | None) -> None:
     measured(kept, "bundled", CHECKPOINT, library, 256)
     if checkpoint and checkpoint.is_dir():
         measured(kept, checkpoint.name, checkpoint, library, 512)
-    for part in ("models", "runs", "text"):
+    for part in ("models", "runs", "text", "in-place"):
         shutil.rmtree(folder / part)
     (folder / "answers.json").write_text(json.dumps(kept.answers, indent=1))
     np.savez_compressed(folder / "losses.npz", **kept.losses)
