@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 NEEDED := pyproject.toml constraints.txt
 
-.PHONY: demo test slow engines fuzz kill mutants bench docs lint format wheel release clean help
+.PHONY: demo test slow engines fuzz kill gpu mutants bench docs lint format wheel release clean help
 
 help:
 	@echo "make demo    the main job on the bundled model, half a minute once installed"
@@ -15,6 +15,7 @@ help:
 	@echo "make engines the tests that run other versions of transformers and other engines, each in its own environment"
 	@echo "make fuzz    mutated input, for SECONDS=600 from SEED=0 in PROCESSES=1; REPLAY=FOLDER runs one kept case again"
 	@echo "make kill    every command that writes, killed KILLS=50 times by each of three signals (half an hour)"
+	@echo "make gpu     speed, memory and equality on this machine's accelerator, without a network; ARGS=--tiny anywhere"
 	@echo "make mutants  changes one operator or number of the source at a time, and shows which test notices"
 	@echo "make bench   measure what everything costs, in MINUTES=25 (half an hour at most), into docs/benchmarks.md"
 	@echo "make docs    write the site to docs/_build/html; a broken link is an error"
@@ -57,6 +58,10 @@ fuzz: $(VENV)/.for-test
 
 kill: $(VENV)/.for-test
 	PYTHONPATH=tests/helpers:tests/tools $(BIN)/python -m killing --kills $(KILLS) --seed "$(SEED)" $(ARGS)
+
+# With any Python that has torch and transformers: a machine with an accelerator is often bare otherwise.
+gpu:
+	PYTHONPATH=.:tests/tools $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m gpu $(ARGS)
 
 mutants: $(VENV)/.for-test
 	OMP_NUM_THREADS=1 $(BIN)/python tests/tools/mutants.py $(ARGS)

@@ -38,7 +38,7 @@ def entered(act: Callable[[], object]) -> dict[str, set[str]]:
         sys.setprofile(before)
         threading.setprofile(None)
     found: dict[str, set[str]] = {}
-    for code in seen:
+    for code in list(seen):  # other threads may still add to it
         file = os.path.realpath(code.co_filename)
         is_function = code.co_flags & CO_OPTIMIZED and not code.co_name.startswith("<")  # no class, no comprehension
         if is_function and file.startswith(_HOMES):

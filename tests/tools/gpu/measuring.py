@@ -1,0 +1,145 @@
+"""The clock, the memory, the results file and the bare forward that everything is compared with."""
+
+from __future__ import annotations
+
+import gc
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import ropescale.evals
+from ropescale.evals import Result
+
+from .shapes import Shapes, flops
+
+BEGAN = time.perf_counter()
+
+
+class Bench:
+    """A device, the results so far, and what every part needs.
+
+    Args:
+        out: the folder for ``gpu.json``, which is written after every figure; None only prints.
+        peak: the device's dense bf16 operations per second, for the share of it that is used (MFU).
+    """
+
+    def __init__(self, device: torch.device, tiny: bool, out: Path | None, peak: float) -> None:
+        self.device, self.tiny, self.out, self.peak = device, tiny, out, peak
+        self.on_gpu = device.type == "cuda"
+        self.dtype = torch.bfloat16 if self.on_gpu or not tiny else torch.float32
+        self.shapes = Shapes(tiny)
+        self.results: dict[str, dict[str, Any]] = {}
+        self._random = np.random.default_rng(0)
+
+    def say(self, part: str, **facts: Any) -> None:
+        """Prints figures, and adds them to the results."""
+        self.results.setdefault(part, {}).update(facts)
+        shown = (
+            f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in facts.items()
+        )
+        print(f"[{time.perf_counter() - BEGAN:6.1f}s] {part}: {', '.join(shown)}", flush=True)
+        if self.out is not None:
+            (self.out / "gpu.json").write_text(json.dumps(self.results, indent=1, default=str))
+
+    def timed(self) -> Timed:
+        """Returns a clock for a ``with`` block."""
+        return Timed(self.on_gpu)
+
+    def windows(self, model: torch.nn.Module, length: int, count: int) -> list[list[int]]:
+        """Returns random windows of token ids."""
+        vocabulary = model.config.get_text_config().vocab_size
+        return [self._random.integers(5, vocabulary - 5, length).tolist() for _ in range(count)]
+
+    def say_speed(self, part: str, name: str, model: torch.nn.Module, length: int, count: int, timed: Timed) -> None:
+        """Adds the speed and memory of ``count`` windows."""
+        share = count * flops(model, length) / timed.seconds / self.peak
+        figures = {
+            "s": timed.seconds,
+            "tokens/s": count * length / timed.seconds,
+            "MFU": share,
+            "peak GB above weights": timed.above,
+            "peak GB": timed.peak,
+        }
+        self.say(part, **{f"{name} {figure}": value for figure, value in figures.items()})
+
+
+class Timed:
+    """The seconds of a block, and its peak of accelerator memory in GB (not a number on a processor)."""
+
+    def __init__(self, on_gpu: bool) -> None:
+        self._on_gpu = on_gpu
+        self.seconds = self.above = self.peak = float("nan")
+
+    def __enter__(self) -> Timed:
+        free(self._on_gpu)
+        self._before = torch.cuda.memory_allocated() if self._on_gpu else 0
+        self._start = time.perf_counter()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._on_gpu:
+            torch.cuda.synchronize()
+        self.seconds = time.perf_counter() - self._start
+        if self._on_gpu:
+            peak = torch.cuda.max_memory_allocated()
+            self.above, self.peak = (peak - self._before) / 1e9, peak / 1e9
+
+
+def free(on_gpu: bool) -> None:
+    """Frees what nothing refers to, and restarts the record of the peak."""
+    gc.collect()
+    if on_gpu:
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+
+
+@torch.inference_mode()
+def bare(model: torch.nn.Module, windows: Sequence[Sequence[int]], batch: int = 1, rows: int = 4096) -> np.ndarray:
+    """Returns the losses of a bare forward: the trunk without a cache, and the head in blocks in float32."""
+    found = []
+    for start in range(0, len(windows), batch):
+        ids = torch.tensor(windows[start : start + batch], device=model.device)
+        hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state[:, :-1]
+        hidden, targets = hidden.reshape(-1, hidden.shape[-1]), ids[:, 1:].reshape(-1)
+        losses = torch.empty(len(targets), device=model.device)
+        for at in range(0, len(targets), rows):
+            logits = model.lm_head(hidden[at : at + rows]).float()
+            losses[at : at + rows] = torch.nn.functional.cross_entropy(
+                logits, targets[at : at + rows], reduction="none"
+            )
+        found.append(losses.cpu())
+    return torch.cat(found).numpy()
+
+
+@torch.inference_mode()
+def whole_logits(model: torch.nn.Module, windows: Sequence[Sequence[int]]) -> np.ndarray:
+    """Returns the losses of the naive loop: one window at a time, all its logits at once."""
+    found = []
+    for window in windows:
+        ids = torch.tensor([window], device=model.device)
+        logits = model(input_ids=ids, use_cache=False).logits[0, :-1].float()
+        found.append(torch.nn.functional.cross_entropy(logits, ids[0, 1:], reduction="none").cpu())
+    return torch.cat(found).numpy()
+
+
+def measured(
+    model: torch.nn.Module,
+    windows: list[list[int]],
+    lengths: Sequence[int],
+    schedules: Sequence[str] = (),
+    **options: Any,
+) -> Result:
+    """Measures with ropescale; without further passes unless ``options`` ask for them."""
+    plain = {"short_context": False, "truncation": False, "budget_tokens": 10**10}
+    return ropescale.evals.perplexity(model, windows, lengths, list(schedules), **(plain | options))
+
+
+def losses_of(result: Result, number: int = 0) -> np.ndarray:
+    """Returns all losses of a result's pass."""
+    return np.concatenate(result.passes[number].nll)
