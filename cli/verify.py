@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isnan
 from typing import TYPE_CHECKING, Any
 
 from ..output.formatting import markdown
@@ -87,6 +88,8 @@ def command(model: str, generate: bool, lengths: tuple[int, ...], as_json: bool,
 
 
 def _served_page(report: ServedVerification) -> str:
+    if isnan(report.beyond):
+        return ""
     where = f"{report.length - report.trained:,} tokens past the trained {report.trained:,}"
     within, beyond = f"{report.within:.3f} nats per token within the trained length", f"{report.beyond:.3f} beyond"
     levels = f"the server's loss is {within}, and {beyond}"

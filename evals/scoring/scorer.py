@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ...errors import CheckpointError, RunError
+from ...errors import RunError
 from ...models.rotary_modules import unwrapped
 from .batches import LOGITS_BYTES
 from .memory import device_of, embedding_shape
@@ -71,7 +71,7 @@ class Scorer:
             ids: a window, int64 [tokens].
 
         Raises:
-            CheckpointError: the logits are not finite, because a weight is not finite.
+            RunError: the logits are not finite, because a weight is not finite.
         """
         if not self.split:
             LOG.warning("%s has no separate trunk; scoring needs its full logits", type(self.model).__name__)
@@ -79,7 +79,7 @@ class Scorer:
         probe = ids[:_PROBE].to(self.device)[None]
         own = self.model(input_ids=probe, use_cache=False).logits.float()
         if not bool(own.isfinite().all()) and (broken := broken_weight(self.model)):
-            raise CheckpointError(_broken(broken))
+            raise RunError(_broken(broken))
         output = self._run_trunk(probe)
         half = max(1, probe.shape[1] // 2)
         blocks = [self._head(output, probe, part) for part in (slice(0, half), slice(half, None))]

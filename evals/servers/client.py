@@ -1,21 +1,23 @@
-"""An HTTP client for one server: bounded responses, retries with backoff, and no secrets in files or messages."""
+"""An HTTP client for one server: bounded responses and waits, and no secrets in files or messages."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
+from email.utils import mktime_tz, parsedate_tz
 from functools import cache
 from typing import TYPE_CHECKING, TypeVar
 
 from anyio.from_thread import start_blocking_portal
 from pydantic import AliasChoices, AliasPath, BaseModel, Field, ValidationError
 
-from ...errors import DataError, ServerError
+from ...errors import DataError, RunError, ServerError
 from ...output.formatting import cut, visible
 from ..running.progress import Notes
 
@@ -31,12 +33,23 @@ else:  # huggingface_hub depends on it, formerly under the name httpx
 
 M = TypeVar("M", bound=BaseModel)
 
+
+class NotANumber(ServerError, RunError):
+    """A server that computes NaN."""
+
+
 KEY = "OPENAI_API_KEY"
 """The environment variable of the API key, as in OpenAI's clients."""
 
 ATTEMPTS = 6
+UNREACHABLE = 3
+"""The number of attempts after a lost connection: whoever starts a server again needs minutes."""
+
 PAUSE = 1.0
 """Seconds before the second attempt. Each later pause is twice as long as the one before."""
+
+LONGEST_PAUSE = 300.0
+"""The longest pause in seconds that a server may ask for (Retry-After)."""
 
 TIMEOUT = 3600.0
 """Default seconds to wait for a response: a million tokens take minutes, and other requests may precede them."""
@@ -46,6 +59,11 @@ SMALL = 1 << 20
 
 _TRANSIENT = (408, 425, 429, 500, 502, 503, 504)
 """The status codes after which a request is sent again."""
+
+_NAN = b"Out of range float values"
+"""The error of Python's JSON encoder about NaN, with which vLLM responds."""
+
+_UNREACHED = http.ConnectError, http.ConnectTimeout
 
 _LONGEST_QUOTE = 300
 
@@ -163,35 +181,64 @@ class Client:
             yield lambda calls: portal.start_task_soon(answers, calls)
 
     async def _answer(self, pool: http.AsyncClient, free: asyncio.Semaphore, call: Call) -> bytes:
-        problem = ""
-        for attempt in range(ATTEMPTS):
-            if attempt:
-                pause = PAUSE * 2 ** (attempt - 1)
-                self.notes.tell(f"{self.url}: {problem}; trying again in {pause:g} s")
+        """Returns the body of a response. All attempts together wait at most ``timeout`` seconds for the server."""
+        clock, left, pause, lost = asyncio.get_running_loop().time, self.timeout, PAUSE, 0
+        problems: list[str] = []
+        while len(problems) < ATTEMPTS and lost < UNREACHABLE and left > 0:
+            if problems:
+                self.notes.tell(f"{self.url}: {problems[-1]}; trying again in {pause:g} s")
                 await asyncio.sleep(pause)
-            try:
-                async with free, asyncio.timeout(self.timeout):
-                    status, content = await self._once(pool, call)
-            except (http.RequestError, TimeoutError) as error:
-                if pool.is_closed:
-                    raise
-                late = f"no complete response within {self.timeout:g} s"
-                problem = late if isinstance(error, TimeoutError) else self._quoted(str(error)) or type(error).__name__
-                if isinstance(error, (http.ConnectError, http.ConnectTimeout)) and not self._has_answered:
-                    raise ServerError(f"{self.url} cannot be reached ({problem}); is it running?") from None
-                continue
-            self._has_answered = True
+            pause = PAUSE * 2 ** len(problems)
+            async with free:
+                began = clock()
+                try:
+                    async with asyncio.timeout(left):
+                        response, content = await self._once(pool, call)
+                except TimeoutError:
+                    problems.append(f"no complete response within {self.timeout:g} s")
+                    break
+                except http.RequestError as error:
+                    if pool.is_closed:
+                        raise
+                    problems.append(self._broken(error))
+                    lost += isinstance(error, _UNREACHED)
+                    continue
+                finally:
+                    left -= clock() - began
+            self._has_answered, status = True, response.status_code
+            if status != 200 and _NAN in content:
+                raise NotANumber(f"{self.url} computes NaN: it responds with {status}{self._reason(content)}")
             if status == 200:
                 return content
             if status == 404 and call.is_optional:
                 return b"{}"
             if status not in _TRANSIENT:
                 raise ServerError(self._refusal(status, content))
-            problem = f"the server responds with {status}{self._reason(content)}"
-        raise ServerError(f"{self.url} failed {ATTEMPTS} times, the last time because {problem}")
+            problems.append(f"the server responds with {status}{self._reason(content)}")
+            pause = max(pause, min(_asked_pause(response), LONGEST_PAUSE))
+        times = f"{len(problems)} times, the last time " if len(problems) > 1 else ""
+        first = f"; the first time, because {problems[0]}" if problems[0] != problems[-1] else ""
+        hint = "; is it still running?" if lost else ""
+        raise ServerError(f"{self.url} failed {times}because {problems[-1]}{first}{hint}")
 
-    async def _once(self, pool: http.AsyncClient, call: Call) -> tuple[int, bytes]:
-        """Returns the status and the body of one response."""
+    def _broken(self, error: http.RequestError) -> str:
+        """Returns why a connection failed.
+
+        Raises:
+            ServerError: further attempts are useless.
+        """
+        problem = self._quoted(str(error)) or type(error).__name__
+        if "[SSL" in problem:
+            raise ServerError(
+                f"{self.url} has no secure connection ({problem}); correct the address or the certificate, or name the "
+                "certificates to trust in SSL_CERT_FILE"
+            ) from None
+        if isinstance(error, _UNREACHED) and not self._has_answered:
+            raise ServerError(f"{self.url} cannot be reached ({problem}); is it running?") from None
+        return problem
+
+    async def _once(self, pool: http.AsyncClient, call: Call) -> tuple[http.Response, bytes]:
+        """Returns one response and its body."""
         content, method = bytearray(), "GET" if call.body is None else "POST"
         async with pool.stream(method, self.url + call.path, json=call.body) as response:
             async for piece in response.aiter_raw():
@@ -200,7 +247,7 @@ class Client:
                     raise ServerError(
                         f"{self.url}{call.path} sent more than {call.most:,} bytes, too many for this request"
                     )
-        return response.status_code, bytes(content)
+        return response, bytes(content)
 
     def _refusal(self, status: int, content: bytes) -> str:
         if status in (401, 403):
@@ -221,6 +268,16 @@ class Client:
         """Returns the start of a message of a server or library, without the API key."""
         text = text.replace(self._key, "...") if self._key else text
         return visible(cut(" ".join(text.split()), _LONGEST_QUOTE))
+
+
+def _asked_pause(response: http.Response) -> float:
+    """Returns the seconds until the time in Retry-After, a number or a date; 0 if there is none."""
+    value = response.headers.get("Retry-After", "")
+    try:
+        return float(value)
+    except ValueError:
+        date = parsedate_tz(value)
+    return 0.0 if date is None else mktime_tz(date) - time.time()
 
 
 def parsed(model: type[M], content: bytes, sender: str) -> M:

@@ -6,6 +6,7 @@ SGLang's source code, and was not run against a server.
 
 from __future__ import annotations
 
+import math
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from typing_extensions import TypedDict
 
 from ...errors import DataError, ServerError
 from ...output.formatting import listed, named
-from .client import SMALL, Call, Client, parsed
+from .client import SMALL, Call, Client, NotANumber, parsed
 
 _LOWEST, _HIGHEST = -9000.0, 0.01
 """The range of valid log-probabilities: vLLM writes -9999 for minus infinity, and rounding may exceed zero."""
@@ -130,13 +131,15 @@ class PromptScoring(ABC):
             raise ServerError(f"{self.url} sent {len(positions):,} log-probabilities for {len(asked.ids) - 1:,} tokens")
         scores = []
         for number, (tokens, id) in enumerate(zip(positions, asked.ids[1:], strict=True), 1):
-            token: Token = (tokens or {}).get(id, {"logprob": None})
-            logprob, rank = token["logprob"], token.get("rank")
-            if logprob is None:
+            token = (tokens or {}).get(id)
+            if token is None:
                 raise ServerError(
                     f"{self.url} sent no log-probability of token {id} at position {number:,}; serve the "
                     f"tokenizer's model, without prefix caching"
                 )
+            logprob, rank = token["logprob"], token.get("rank")
+            if logprob is None or math.isnan(logprob):
+                raise NotANumber(f"{self.url} computes NaN: it sent {logprob} for token {id} at position {number:,}")
             if not _LOWEST < logprob < _HIGHEST:
                 raise ServerError(f"{self.url} sent {logprob} for token {id} at position {number:,}")
             if asked.ranked and rank is None:
@@ -194,8 +197,9 @@ class VLLM(PromptScoring):
                 raise ServerError(
                     f"{self.url} sent processed log-probabilities; serve with --logprobs-mode raw_logprobs"
                 )
-            for id, value in zip(choice.token_ids or [], choice.logprobs or [], strict=False):
-                positions.append({id: {"logprob": value}})
+            for id, value, tops in zip(choice.token_ids or [], choice.logprobs or [], choice.tops, strict=False):
+                above = sum(other >= (value or 0) for other in (tops or {}).values())  # itself, if it is the first
+                positions.append({id: {"logprob": value, "rank": max(above, 1)}})
         return positions, choice.token_ids
 
 

@@ -169,7 +169,7 @@ class ServedBatches:
                     try:
                         answers = list(map(engine.answer, asked, future.result()))
                     except ServerError as error:
-                        failure = ServerError(f"{self.name(batch)}: {error}")
+                        failure = type(error)(f"{self.name(batch)}: {error}")
                     else:
                         yield batch, Scored(self.packed(batch, answers))
                 if failure is not None:
@@ -256,8 +256,7 @@ class ServedRetrieval(RetrievalRun):
     def __init__(
         self, model: ServedModel, prompt_set: RetrievalPrompts, baseline: str | None, options: RetrievalOptions
     ) -> None:
-        # The rank of the last token needs one more position.
-        model.refuse(max(prompt_set.prompts) + 1, Notes.of(options.progress))
+        model.refuse(max(prompt_set.prompts), Notes.of(options.progress))
         about = (model.baseline(baseline), model.trained, model.facts, model.vocabulary)
         super().__init__(prompt_set, options, model.servers, *about)
         self.protocol = model.protocol

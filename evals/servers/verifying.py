@@ -26,6 +26,7 @@ from ..metrics.stored import AS_IS
 from ..running.variants import AsTrained, Variant
 from ..scoring.memory import is_out_of_memory, total_memory
 from ..scoring.scorer import Scorer
+from .client import NotANumber
 from .engines import Scoring
 from .server import Server
 
@@ -44,6 +45,8 @@ LIVE = "live"
 NOT_LIVE = "not live: the server computes the unscaled model"
 NEITHER = "neither: the server computes neither this schedule nor the unscaled model"
 CANNOT_TELL = "cannot tell: the server agrees with both models up to rounding"
+NAN = "not this schedule: NaN; the table is probably shorter than "
+"""The verdict on a server that computes NaN, without the engine's option for its limit."""
 NOT_PROVED = "not proved: the model does not fit into this machine's memory"
 _VERDICTS = {(True, False): LIVE, (False, True): NOT_LIVE, (False, False): NEITHER, (True, True): CANNOT_TELL}
 """Verdicts by whether stock transformers agrees up to rounding, with the folder's schedule and without it."""
@@ -60,8 +63,9 @@ class ServedVerification:
             length from those of stock transformers on the folder, and without its schedule; None if the model does not
             fit into memory.
         tolerance: the largest difference that rounding explains in ``dtype``.
-        within, beyond: the server's mean loss of the tokens up to the trained length, and past it, in nats.
-        verdict: one of the five verdicts, such as :data:`LIVE`.
+        within, beyond: the server's mean loss of the tokens up to the trained length, and past it, in nats;
+            NaN if the server computes NaN.
+        verdict: one of the six verdicts, such as :data:`LIVE`.
     """
 
     model: str
@@ -129,11 +133,14 @@ def verify_served(
         raise CheckpointError(
             f"{folder} has a tokenizer that cannot build a text of {size:,} tokens; give a shorter length"
         )
-    [[nll, _]] = server.answers([Scoring(ids, size - 1)])
+    verdict, tolerance = NOT_PROVED, EXACT if dtype == "float32" else ROUNDED
+    try:
+        [[nll, _]] = server.answers([Scoring(ids, size - 1)])
+    except NotANumber:
+        nll, verdict = np.full(size - 1, np.nan), NAN + server.engine.limit_option.partition(",")[0]
     past = slice(max(trained - 1, 0), None)  # row 0 belongs to the token at position 1
     stock = unscaled = None
-    verdict, tolerance = NOT_PROVED, EXACT if dtype == "float32" else ROUNDED
-    if _fits(folder, dtype, place):
+    if verdict == NOT_PROVED and _fits(folder, dtype, place):
         try:
             loaded = load_model(folder, dtype, device, trust_remote_code=trust_remote_code)
             both = _scored(loaded, config, ids, max(server.engine.limit or 0, size))

@@ -41,6 +41,7 @@ class Engine:
     """What is wrong with the answer to the scoring request of this number, from 1."""
     instead: dict[str, Any] = field(default_factory=dict)
     """By path, what is answered instead of the usual."""
+    error_headers: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
     url: str = ""
     scored: list[dict[str, Any]] = field(default_factory=list)
@@ -60,8 +61,9 @@ class Engine:
             time.sleep(self.seconds)
             ids = body.get("prompt") or body["input_ids"]
             fault = self.fault(number, ids)
-            if fault.isdecimal():
-                return int(fault), {"error": {"message": "come back later"}}, ""
+            code, _, message = fault.partition(" ")
+            if code.isdecimal():
+                return int(code), {"error": {"message": message or "come back later"}}, ""
             return 200, (self._vllm if self.kind == "vllm" else self._sglang)(body, ids, fault), fault
         finally:
             with self._lock:
@@ -84,7 +86,8 @@ class Engine:
             rows = [{str(int(*row) + 1): {"logprob": -0.5, "rank": 1}, **row} for row in rows]
         choice: dict[str, Any] = {"index": 0, "text": "", "prompt_logprobs": [None, *rows]}
         if last:
-            tops = [{"x": values[-1], "y": -9999.0 if fault == "processed" else -17.5}]
+            other = -17.5 if self.ranks([*ids, *last])[-1] == 1 else values[-1] / 2
+            tops = [{"x": values[-1], "y": -9999.0 if fault == "processed" else other}]
             choice |= {"token_ids": last, "logprobs": {"token_logprobs": values[-1:], "top_logprobs": tops}}
         if fault == "no ids":
             choice.pop("token_ids", None)
@@ -185,7 +188,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._head(200, 20_000_000)
                 self.wfile.write(b"x" * 20_000_000)
             else:
-                self._send(status, answer)
+                self._send(status, answer, **({} if status == 200 else engine.error_headers))
         else:
             self._send(404, {"detail": "Not Found"})
 

@@ -16,7 +16,7 @@ from searching import check_resumed, record_fed
 from tiny import byte_tokenizer, documents, llama, markov_llama, naive_nll, naive_truncation
 
 import ropescale
-from ropescale.errors import CheckpointError, DataError
+from ropescale.errors import CheckpointError, DataError, RunError
 from ropescale.evals import search
 from ropescale.evals.results.folder import read_results
 from ropescale.evals.running import progress
@@ -127,7 +127,7 @@ def test_a_search_that_was_stopped_finds_the_same_bit_for_bit(found, tmp_path, m
 def test_weights_that_are_not_finite_stop_it_and_nothing_is_stored(tmp_path):
     model = llama()
     torch.nn.init.constant_(model.lm_head.weight, float("nan"))
-    with pytest.raises(CheckpointError, match=r"weights contain NaN or infinity, in lm_head.weight"):
+    with pytest.raises(RunError, match=r"weights contain NaN or infinity, in lm_head.weight"):
         search(model, TEXT, 128, out=tmp_path / "factors.json", **BUDGET)
     assert not (tmp_path / "factors.json").exists() and not records_in(tmp_path / "factors-search")
 

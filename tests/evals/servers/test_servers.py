@@ -6,6 +6,7 @@ import re
 import signal
 import sys
 import time
+from email.utils import formatdate
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from ropescale.cli.main import main
 from ropescale.errors import DataError, ServerError
 from ropescale.evals import Server, perplexity
 from ropescale.evals.reporting.page import load, page_data
+from ropescale.evals.running.progress import Notes
 from ropescale.evals.servers import client
 from ropescale.evals.servers.engines import Scoring
 
@@ -147,7 +149,6 @@ def test_some_requests_may_fail_and_the_numbers_stay(checkpoint, text, undisturb
 
 
 FAULTS = {
-    "NaN": "sent nan for token",
     "null": "at position 6; serve the tokenizer's model, without prefix caching",
     "too few": "log-probabilities for",
     "too many": "log-probabilities for",
@@ -159,7 +160,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize(("kind", "faults"), [("vllm", [*FAULTS]), ("sglang", ["null", "other ids"])])
+@pytest.mark.parametrize(("kind", "faults"), [("vllm", [*FAULTS]), ("sglang", ["other ids"])])
 def test_broken_answers_are_one_line_and_the_same_command_continues(
     kind, faults, checkpoint, text, undisturbed, tmp_path, ran, refused
 ):
@@ -237,10 +238,49 @@ def test_an_answer_about_the_last_token_of_a_whole_limit_that_is_not_as_asked_is
         assert score(Server(engine.url), ids)[-1] == 0
 
 
-def test_an_answer_that_drips_is_given_up_after_the_timeout():
-    told = pytest.raises(ServerError, match=r"failed 6 times, .* no complete response within 0\.2 s")
+def test_an_answer_that_drips_costs_one_timeout():
+    told = pytest.raises(ServerError, match=r"failed because no complete response within 0\.2 s")
     with serving(fault=lambda number, ids: "drips") as engine, told:
         score(Server(engine.url, timeout=0.2), [20, 21])
+    assert len(engine.scored) == 1
+
+
+@pytest.mark.parametrize("wait", [lambda: "0.3", lambda: formatdate(time.time() + 1.5, usegmt=True), lambda: "-5"])
+def test_a_server_that_names_a_pause_is_asked_again_after_it(wait, capfd):
+    with serving(fault=lambda number, ids: "503" if number == 1 else "") as engine:
+        server, engine.error_headers = Server(engine.url), {"Retry-After": wait()}
+        server.client.notes = Notes(shown=True)
+        assert len(score(server, [20, 21])) == 1
+    pause = float(re.search(r"come back later; trying again in (\S+) s", capfd.readouterr().err)[1])
+    assert 0.3 <= pause <= 1.5 or (wait() == "-5" and pause == 0.01)
+
+
+def test_a_server_that_dies_is_left_soon_and_its_reason_is_told(capfd):
+    with serving() as engine:
+        server = Server(engine.url)
+        server.client.notes = Notes(shown=True)
+
+        def dies(number, ids):
+            server.client.url = "http://127.0.0.1:9"
+            return "500 CUDA error: out of memory"
+
+        engine.fault = dies
+        with pytest.raises(ServerError) as told:
+            score(server, [20, 21])
+    said = str(told.value)
+    assert said.startswith("http://127.0.0.1:9 failed 4 times, the last time because ")
+    assert said.endswith(
+        "; the first time, because the server responds with 500: CUDA error: out of memory; is it still running?"
+    )
+    assert capfd.readouterr().err.count("trying again") == 3
+
+
+def test_a_server_without_a_secure_connection_is_not_called_silent():
+    told = pytest.raises(
+        ServerError, match=r"has no secure connection \(\[SSL: .*name the certificates .* SSL_CERT_FILE"
+    )
+    with serving() as engine, told:
+        score(Server(engine.url.replace("http:", "https:")), [20, 21])
 
 
 def test_the_asked_token_is_found_behind_another_one_of_its_position():

@@ -51,6 +51,27 @@ def test_the_verdict_is_the_folders_that_is_served(kind, name, verdict, code, fo
         assert report[field] == pytest.approx(sum(apart) / len(apart), rel=1e-3, abs=1e-5)
 
 
+OUT_OF_RANGE = "400 Out of range float values are not JSON compliant: nan"
+
+
+@pytest.mark.parametrize(
+    ("kind", "fault", "option"),
+    [
+        ("vllm", OUT_OF_RANGE, "--max-model-len"),
+        ("vllm", "NaN", "--max-model-len"),
+        ("sglang", "null", "--context-length"),
+    ],
+)
+def test_a_server_that_computes_nan_has_another_schedule(kind, fault, option, folders, text, ran):
+    with serving(kind=kind, fault=lambda number, ids: fault) as engine:
+        out, said = ran("verify", folders["right"], "--server", engine.url, "--json", code=1)
+        asked = ["--tokenizer", folders["right"], "--data", text, "--lengths", "64"]
+        assert "computes NaN" in ran("eval", "--server", engine.url, *asked, code=1)[1]
+    report = json.loads(out)
+    assert report["verdict"] == f"not this schedule: NaN; the table is probably shorter than {option}"
+    assert f"error: {report['verdict']}" in said and (report["within"], report["stock"]) == (None, None)
+
+
 def test_what_rounding_explains_for_both_is_not_told_apart(folders, monkeypatch, ran):
     monkeypatch.setattr(verifying, "EXACT", 1e3)
     with serving(logprobs=served(folders["right"])) as engine:
