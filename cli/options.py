@@ -212,13 +212,6 @@ def _pairs(ctx: click.Context, param: click.Parameter, values: Iterable[str]) ->
     return {key: value for key, _, value in pairs}
 
 
-def _typed(ctx: click.Context, param: click.Parameter, value: bool) -> bool:
-    """Returns the value of an option that runs code; raises an error if an options file sets it."""
-    if value and ctx.get_parameter_source(str(param.name)) is ParameterSource.DEFAULT_MAP:
-        raise click.BadParameter("a file cannot run code; give it on the command line", ctx, param)
-    return value
-
-
 SCHEDULE = "A schedule: NAME[:key=value,...], FILE.py::Class, factors.json or JSON."
 """The help of ``--schedule``."""
 
@@ -236,7 +229,7 @@ _OPTIONS = [
     option("--freeze-at", "N", "Freeze a length-dependent schedule into a fixed table."),
     option("--baseline", "SPEC", "The schedule to compare the others with (default: as-is)."),
     option("--revision", "R", "Branch, tag or commit of a Hub model."),
-    option("--trust-remote-code", None, "Run MODEL's own Python code, if needed.", is_flag=True, callback=_typed),
+    flag("--trust-remote-code", "Run MODEL's own Python code, if needed."),
     option("--dtype", None, "The dtype (default: float32 on the CPU, the checkpoint's on a GPU).", Dtype(DTYPES)),
     option("--device", "D", "The device (default: the GPU if available, else cpu)."),
     option("--split", "S", "Split of a dataset (default: test, or the only one)."),

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import click
 from click.core import ParameterSource
 
 from ..errors import DataError
-from ..files import local_path
+from ..files import local_path, read_given
 from ..schedules.base import suggest
 from .options import Place, SpecText, option
 
@@ -19,8 +19,20 @@ NAME = "run.yaml"
 GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP)
 """The sources of parameters that the user gave."""
 
-_NOT_WRITTEN = ("config", "out", "fresh", "force", "as_json", "verbose", "dry_run")
+_NOT_WRITTEN = ("config", "as_json", "verbose", "dry_run")
 """Parameters that do not affect the measurement."""
+
+_NOT_READ = {
+    "out": "it chooses what is written",
+    "force": "it replaces results",
+    "fresh": "it discards stored results",
+    "servers": "the text and your key are sent there",
+    "trust_remote_code": "it runs code",
+}
+"""Parameters that a file from somebody else must not set, and why; they are not written either."""
+
+_LARGEST = 2**18
+"""The size limit of a file of options, in bytes; the parser takes seconds for that."""
 
 
 def _take(ctx: click.Context, param: click.Parameter, path: str | None) -> None:
@@ -35,6 +47,8 @@ def _take(ctx: click.Context, param: click.Parameter, path: str | None) -> None:
         if each is None:
             advice = suggest(str(key), known, f"see `{ctx.command_path} -h`")
             raise DataError(f"{path}: {ctx.command.name} has no option {str(key)!r}; {advice}", "config")
+        if why := _NOT_READ.get(str(each.name)):
+            raise DataError(f"{path}: a file cannot set {key}, because {why}; set it on the command line", "config")
         values = [value] if isinstance(value, str) else value
         if not isinstance(values, list) or not all(isinstance(inner, str) for inner in values):
             raise DataError(f"{path}: {key} is neither text nor a number, nor a list of them", "config")
@@ -59,10 +73,14 @@ CONFIG = option(
 def _read(path: str) -> Mapping[object, object]:
     import yaml
 
+    class Plain(yaml.BaseLoader):
+        def compose_node(self, *place: Any) -> Any:
+            if self.check_event(yaml.AliasEvent):  # a few of them repeat a text without end
+                raise yaml.YAMLError("an alias, which this file may not have")
+            return super().compose_node(*place)
+
     try:
-        content = yaml.load(Path(path).read_bytes(), yaml.BaseLoader)
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror or error}", "config") from None
+        content = yaml.load(read_given(path, "config", _LARGEST), Plain)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise DataError(f"{path} is not YAML: {' '.join(str(error).split())}", "config") from None
     if not isinstance(content, Mapping):
@@ -89,7 +107,7 @@ def run_file() -> dict[str, bytes]:
     given = {}
     for each in ctx.command.params:
         source, value = ctx.get_parameter_source(str(each.name)), ctx.params.get(str(each.name))
-        if source in GIVEN and each.name not in _NOT_WRITTEN:
+        if source in GIVEN and each.name not in (*_NOT_WRITTEN, *_NOT_READ):
             if isinstance(value, Mapping):
                 value = [f"{name}={inner}" for name, inner in value.items()]
             values = [_absolute(inner, each) for inner in (value if isinstance(value, (list, tuple)) else [value])]

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 from annotated_types import Interval
 
-from ..errors import CheckpointError
-from ..files import Damaged, parse_json, read_bytes, sha256
+from ..files import Damaged, content, parse_json, sha256
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -20,19 +19,6 @@ T = TypeVar("T")
 
 MOST = 64 * 2**20
 """The default size limit of JSON files, in bytes. The results of a thousand schedules take a few megabytes."""
-
-
-def content(path: Path, most: int = MOST) -> bytes:
-    """Returns the content of a regular file. Pipes and devices are not read, because they may never end.
-
-    Raises:
-        Damaged: the file cannot be read, is not a regular file, or is longer than ``most`` bytes.
-    """
-    try:
-        return read_bytes(path, most)
-    except CheckpointError as error:
-        why = str(error).removeprefix(f"{path} ").partition(";")[0]
-        raise Damaged(why) from None
 
 
 def parsed(path: Path, most: int = MOST) -> dict[str, object]:

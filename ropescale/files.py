@@ -27,7 +27,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, Never
 
-from .errors import CheckpointError, ConfigError
+from .errors import CheckpointError, ConfigError, DataError
 
 LOG = logging.getLogger(__name__)
 
@@ -137,6 +137,34 @@ def read_bytes(path: Path, most: int = LARGEST) -> bytes:
     if content is None:
         raise CheckpointError(f"{path} is larger than {most / 10**6:.3g} MB, beyond any such file; {_RESTORE}")
     return content
+
+
+def content(path: Path, most: int = LARGEST) -> bytes:
+    """Returns the content of a regular file. Pipes and devices are not read, because they may never end.
+
+    Raises:
+        Damaged: the file cannot be read, is not a regular file, or is longer than ``most`` bytes.
+    """
+    try:
+        return read_bytes(path, most)
+    except CheckpointError as error:
+        why = str(error).removeprefix(f"{path} ").partition(";")[0]
+        raise Damaged(why) from None
+
+
+def read_given(path: str | Path, option: str, most: int = LARGEST) -> str:
+    """Reads a text file that an option names.
+
+    Raises:
+        DataError: as for :func:`content`, or the file is not UTF-8.
+    """
+    try:
+        return content(local_path(path), most).decode()
+    except UnicodeDecodeError:
+        why = "is not UTF-8 text"
+    except Damaged as error:
+        why = str(error)
+    raise DataError(f"{path} {why}; name another file", option)
 
 
 def up_to(file: BinaryIO, limit: int) -> bytes | None:

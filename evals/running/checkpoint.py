@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from ...adapters import Adapter, attached, find_loadable, read_configs, remarks
 from ...checkpoints.loading import has_tokenizer, load_model, load_tokenizer
 from ...configs.configuration import trained_in
-from ...errors import DataError, ScheduleError
-from ...files import local_path, read_bytes
+from ...errors import ScheduleError
+from ...files import read_given
 from ...output.formatting import listed
 from ...planning.plan import Plan, check_taken, lacks_factor, make_plan, share_of
 from ...request import Request, RequestOptions
@@ -91,12 +91,7 @@ class Checkpoint:
             folder = adapter.folder if has_tokenizer(adapter.folder) else adapter.base_folder
             tokenizer = load_tokenizer(folder, trust_remote_code=trusted, base=adapter.base_folder)
         if self.chat_template is not None:
-            if not local_path(self.chat_template).is_file():
-                raise DataError(f"there is no file {self.chat_template}; name a Jinja file", "chat_template")
-            try:
-                tokenizer.chat_template = read_bytes(local_path(self.chat_template), _LARGEST_TEMPLATE).decode()
-            except UnicodeDecodeError:
-                raise DataError(f"{self.chat_template} is not UTF-8; name a Jinja file", "chat_template") from None
+            tokenizer.chat_template = read_given(self.chat_template, "chat_template", _LARGEST_TEMPLATE)
         return tokenizer
 
     def model(self, here: World) -> PreTrainedModel:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from ...errors import DataError
-from ...files import local_path, sha256
+from ...files import read_given, sha256
 from ..data.chats import Unread
 from ..data.encoding import byte_places
 from ..data.key_tokens import KeySpans, joined
@@ -117,10 +117,7 @@ def imported(files: Sequence[str], texts: Iterable[Unread]) -> KeySpans:
     if len(files) != len(held):
         raise DataError(f"{len(files)} files of key tokens for {len(held)} texts; give one for each, in order")
     for file, text in zip(files, held, strict=True):
-        try:
-            content = local_path(file).read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeError) as error:
-            raise DataError(f"{file} cannot be read: {error}") from None
+        content = read_given(file, "import").strip()
         if not re.fullmatch(r"(\[\d{1,12}, \d{1,12}\](;|$))*", content, re.ASCII):
             raise DataError(f"{file} has no key tokens of LongPPL, whose format is [start, end];[start, end]")
         places = np.array(re.findall(r"\d+", content), np.int64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 
 import own_schedules
@@ -37,6 +38,7 @@ def test_a_result_repeats_itself_from_the_file_beside_it(words, ran, checkpoint,
     ran(words[0], checkpoint, *words[1:], "-o", tmp_path / "one")
     again = ran(words[0], "--config", tmp_path / "one" / "run.yaml", "-o", tmp_path / "two")
     assert "written to" in again.err
+    ran(words[0], "--config", tmp_path / "one" / "run.yaml", "-o", tmp_path / "one")
     for name in ("one", "two"):
         shutil.rmtree(tmp_path / name / "resume")
     assert tree(tmp_path / "one") == tree(tmp_path / "two")
@@ -59,7 +61,13 @@ def test_the_command_line_goes_before_the_file(evaluate, checkpoint, texts):
     ("content", "fact"),
     [
         ("lenghts: 32", "eval has no option 'lenghts'; did you mean 'lengths'?"),
-        ("trust-remote-code: true", "'--trust-remote-code': a file cannot run code; give it on the command line"),
+        ("trust-remote-code: true", "a file cannot set trust-remote-code, because it runs code; set it on the command"),
+        ("out: mine", "a file cannot set out, because it chooses what is written; set it on the command line"),
+        ("fresh: true", "a file cannot set fresh, because it discards stored results"),
+        ("force: 'true'", "a file cannot set force, because it replaces results"),
+        ("server: [https://example.com]", "a file cannot set server, because the text and your key are sent there"),
+        ("model: &a xx\ndata: [*a, *a]", "is not YAML: an alias, which this file may not have"),
+        (f"# {'x' * 2**18}", "is larger than 0.262 MB"),
         ("schedule: mine.py::Mine", "'mine.py::Mine' is code, which a file cannot run; give it on the command line"),
         ("schedule: '{full_attention: a::b}'", "is code, which a file cannot run"),
         ("- 1", "contains no options; write NAME: VALUE"),
@@ -77,9 +85,30 @@ def test_a_file_that_cannot_be_taken_is_one_sentence(content, fact, evaluate):
     assert out == "" and fact in err and err.count("\n") == 1
 
 
-def test_a_missing_file_is_one_sentence(refused):
-    said = "cannot read gone.yaml: No such file or directory (--config)"
-    assert said in refused("eval", "--config", "gone.yaml")
+@pytest.mark.parametrize(
+    "words",
+    [
+        "eval MODEL --config FILE --data TEXT --lengths 32",
+        "eval MODEL --chat-template FILE --data TEXT --lengths 32",
+        "eval MODEL --key-spans FILE --data TEXT --lengths 32",
+        "eval MODEL --schedule FILE --data TEXT --lengths 32",
+        "eval MODEL --data FILE --lengths 32",
+        "retrieval MODEL --prompts FILE --lengths 256",
+        "keys --data TEXT --import FILE -o out.json",
+    ],
+)
+def test_a_text_file_that_is_missing_or_never_ends_is_one_sentence(words, refused, checkpoint, texts, tmp_path):
+    path = tmp_path / "f.json"
+    words = words.replace("FILE", str(path)).replace("MODEL", str(checkpoint)).replace("TEXT", f"{texts}/a.txt").split()
+    said = [refused(*words)]
+    os.mkfifo(path)
+    said.append(refused(*words))
+    path.unlink()
+    path.symlink_to("/dev/zero")
+    said.append(refused(*words))
+    assert all("f.json" in each for each in said)
+    assert "no file" in said[0] or "does not exist" in said[0]
+    assert all("is a pipe or a device" in each or "no file" in each for each in said[1:])
 
 
 def test_the_file_of_a_run_finds_its_data_from_another_working_directory(ran, checkpoint, tmp_path, monkeypatch):
@@ -99,6 +128,6 @@ def test_a_schedule_of_ones_own_is_asked_for_on_the_command_line(ran, refused, c
     ran(*words, "--schedule", own, "-o", tmp_path / "out")
     made = tmp_path / "out" / "run.yaml"
     assert "is code, which a file cannot run" in refused("eval", "--config", made, "--trust-remote-code")
-    assert "a file cannot run code" in refused("eval", "--config", made, "--schedule", own)
+    assert "trust" not in made.read_text()
     again = ran("eval", "--config", made, "--schedule", own, "--trust-remote-code", "--json").out
     assert [row["schedule"] for row in json.loads(again)["rows"]][1].endswith("own_schedules.py::Half")

@@ -285,7 +285,7 @@ def test_chats_cost_what_a_plain_loop_says_under_either_template(ran, refused, c
     words = ["eval", checkpoint, "--data", source, "--lengths", "48", "--chat-template"]
     assert "nowhere.jinja" in refused(*words, tmp_path / "nowhere.jinja")
     template.write_bytes(b"\xff\xfe")
-    assert "other.jinja is not UTF-8; name a Jinja file (--chat-template)" in refused(*words, template)
+    assert "other.jinja is not UTF-8 text; name another file (--chat-template)" in refused(*words, template)
 
 
 def test_token_ids_cost_what_a_plain_loop_says_and_have_no_bytes(ran, checkpoint, tmp_path):
