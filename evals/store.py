@@ -15,6 +15,10 @@ writes.
 A resumed run stores the same bytes as an uninterrupted one on the same machine with the same number of threads, which
 determines how sums are split and rounded. The number of threads is not part of the key, so a run can resume with a
 different number.
+
+A folder may come from somebody else, and SQLite does what a file says: a journal may name another file to delete, and a
+schema may compute without end. So before SQLite reads a table, the file must have exactly our tables, and no second
+name; a journal must be one that a killed run leaves. Everything else is moved aside.
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ import json
 import os
 import sqlite3
 import stat
+import struct
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -34,7 +39,7 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from ..errors import CheckpointError
-from ..files import set_aside, sha256
+from ..files import made_folder, set_aside, sha256
 from .parallel.processes import Group, World
 from .scoring.batches import BatchPlan, Scored
 
@@ -43,8 +48,19 @@ Facts = Mapping[str, object]
 """The facts that determine stored numbers, as plain data."""
 
 _COMMIT_SECONDS = 1.0
+_LARGEST = 2**28
+"""The largest record and statement of a schema, in bytes."""
+
 _APPLICATION = 0x726F7065
 """SQLite's application id of ropescale's files."""
+
+_UNCHANGED = "mode=ro&immutable=1"
+"""Reads a database alone, and no file beside it."""
+
+_FOREIGN = "was not written by a run"
+
+_START, _JOURNAL = b"SQLite format 3\0", b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7"
+"""The first bytes of a database, and of a complete journal (sqlite.org/fileformat.html)."""
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS records
@@ -52,11 +68,15 @@ CREATE TABLE IF NOT EXISTS records
 CREATE TABLE IF NOT EXISTS notes (name TEXT, content TEXT);
 """
 
-
-_READ = ("SELECT key, number, parts, dtype, content, digest FROM records", "SELECT name, content FROM notes")
+_RECORDS = """
+SELECT number, parts, dtype, content, CAST(digest AS BLOB) FROM records
+WHERE key = ? AND dtype IN ('<f4', '<f8', 'json')
+    AND typeof(number) = 'integer' AND typeof(parts) = 'integer' AND typeof(content) = 'blob'
+ORDER BY number
+"""
 
 STEP = "json"
-_DTYPES = ("<f4", "<f8", STEP)
+_NUMBERS = ("<f4", "<f8")
 
 
 class FinishedBatches:
@@ -108,11 +128,11 @@ class Store:
         key = key_of(facts)
         if key not in self._passes:
             sizes = {batch.number: values * batch.scored for batch in plan.batches}
-            found = {
+            batches = {
                 number: Scored(np.frombuffer(content, dtype).copy(), parts)
                 for number, content, dtype, parts in self.records(key)
+                if dtype in _NUMBERS and len(content) == sizes.get(number, -1) * np.dtype(dtype).itemsize
             }
-            batches = {number: each for number, each in found.items() if sizes.get(number) == len(each.nll)}
             self._passes[key] = FinishedBatches(self, key, batches)
         return self._passes[key]
 
@@ -124,19 +144,16 @@ class Store:
     @property
     def is_empty(self) -> bool:
         """Whether this process's file has no records."""
-        if self._path is None or not self._path.exists():
-            return True
-        return self._connected(self._path).execute("SELECT 1 FROM records LIMIT 1").fetchone() is None
+        return self._path is None or not _has_records(self._path)
 
     def records(self, key: str) -> Iterator[tuple[int, bytes, str, int]]:
         """Yields the number, content, dtype and parts of every intact record with this key, file by file."""
-        query = "SELECT number, parts, dtype, CAST(content AS BLOB), digest FROM records WHERE key = ? ORDER BY number"
         for path in (self._path, *self._others):
             if path is None or not path.exists():
                 continue
             with _translated(path.parent):
-                for number, parts, dtype, content, digest in self._connected(path).execute(query, (key,)):
-                    if dtype in _DTYPES and digest == _digest(key, number, parts, dtype, content):
+                for number, parts, dtype, content, digest in self._connected(path).execute(_RECORDS, (key,)):
+                    if digest == _digest(key, number, parts, dtype, content).encode():
                         yield number, content, dtype, parts
 
     def put(self, key: str, number: int, content: bytes, dtype: str, parts: int = 1) -> None:
@@ -153,7 +170,10 @@ class Store:
     @property
     def last(self) -> dict[str, object]:
         """The facts of the last call of :meth:`begin`; empty before the first one."""
-        return {} if self._path is None or not self._path.exists() else _last_in(self._connected(self._path))
+        if self._path is None or not self._path.exists():
+            return {}
+        with _translated(self.folder):
+            return _last_in(self._connected(self._path))
 
     def begin(self, about: Facts) -> None:
         """Stores the facts of the current run."""
@@ -192,7 +212,7 @@ class Store:
     def _connected(self, path: Path) -> sqlite3.Connection:
         if path not in self._open:
             is_new = not path.exists() or not path.stat().st_size
-            connection = sqlite3.connect(path)
+            connection = _connection(path)
             if is_new:
                 connection.executescript(f"BEGIN; PRAGMA application_id = {_APPLICATION}; {_TABLES} COMMIT;")
             self._open[path] = connection
@@ -238,12 +258,12 @@ def last_run(out: Path) -> dict[str, object]:
     """Returns the facts of the last run in an output folder, or {} if they are unknown. Changes nothing."""
     path = out / FOLDER / "0.sqlite"
     try:
-        if not stat.S_ISREG(path.lstat().st_mode):
-            return {}
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
-            return _last_in(connection)
-    except (sqlite3.Error, OSError):
-        return {}
+        if _is_plain(path) and _has_our_tables(path):
+            with closing(_connection(path, _UNCHANGED)) as connection:
+                return _last_in(connection)
+    except (sqlite3.Error, OSError, UnicodeDecodeError):
+        pass
+    return {}
 
 
 def refuse_if_busy(out: Path) -> None:
@@ -272,35 +292,39 @@ def _held(folder: Path, fresh: bool) -> Iterator[None]:
 
     Removes a folder that it created if the block fails before anything is stored.
     """
-    made = [each for each in (folder, folder.parent) if not os.path.lexists(each)]
-    with _translated(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder):
+    with made_folder(folder) as made, _locked(folder):
         try:
             with _translated(folder):
-                for path in (*folder.glob("*.sqlite-journal"), *folder.glob("*.sqlite-wal")):
-                    if not _is_journal(path):  # SQLite would delete it
-                        move_aside(path, "was not written by a run")
-                for path in _files(folder):
-                    if not _is_whole(path):
-                        move_aside(path, "is damaged, or was not written by a run")
-                    elif fresh:
-                        path.unlink()
+                _sort_out(folder, fresh)
             yield
         except BaseException:
-            for each in made:
-                with suppress(OSError):
-                    if set(os.listdir(each)) <= {"lock"}:
-                        (each / "lock").unlink(missing_ok=True)
-                        each.rmdir()
+            with suppress(OSError):
+                if made and not any(map(_has_records, _files(folder))):
+                    for path in (*_files(folder), folder / "lock"):
+                        path.unlink()
             raise
+
+
+def _sort_out(folder: Path, fresh: bool) -> None:
+    """Moves everything aside that no run wrote under the names of its files, before SQLite opens any of them."""
+    for path in folder.glob("*.sqlite-*"):
+        if path.name.endswith(("-wal", "-shm")) or (path.name.endswith("-journal") and not _is_journal(path)):
+            move_aside(path, _FOREIGN)
+    for path in _files(folder):
+        if not _is_whole(path):
+            move_aside(path, f"is damaged, or {_FOREIGN}")
+        elif fresh:
+            path.unlink()
 
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     with _translated(folder):
+        lock = folder / "lock"
+        if os.path.lexists(lock) and not _is_plain(lock):  # locking a link would empty the file behind it
+            move_aside(lock, _FOREIGN)
         try:
-            lock = FileLock(folder / "lock").acquire(blocking=False)
+            lock = FileLock(lock).acquire(blocking=False)
         except Timeout:
             raise CheckpointError(
                 f"another run is writing into {folder.parent}; wait for it, or choose another folder"
@@ -313,34 +337,83 @@ def _files(folder: Path) -> list[Path]:
     return [path for path in sorted(folder.glob("*.sqlite")) if path.stem.isdecimal()]
 
 
+def _connection(path: Path, how: str = "mode=rwc") -> sqlite3.Connection:
+    """Opens a database; only one that :func:`_is_whole` has seen, or to read it with ``_UNCHANGED``."""
+    connection = sqlite3.connect(f"{path.absolute().as_uri()}?{how}", uri=True)
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LARGEST)
+    connection.execute("PRAGMA trusted_schema = OFF")
+    return connection
+
+
+def _has_records(path: Path) -> bool:
+    """Returns whether a run's database has a record; changes nothing."""
+    try:
+        with closing(_connection(path, _UNCHANGED)) as connection:
+            return connection.execute("SELECT 1 FROM records LIMIT 1").fetchone() is not None
+    except sqlite3.Error:
+        return False
+
+
+def _is_plain(path: Path) -> bool:
+    """Returns whether a path is a regular file without a second name, so that writing changes no other file."""
+    found = path.lstat()
+    return stat.S_ISREG(found.st_mode) and found.st_nlink == 1
+
+
 def _is_whole(path: Path) -> bool:
-    """Returns whether a file is an undamaged database that a run wrote."""
-    if not stat.S_ISREG(path.lstat().st_mode):
+    """Returns whether a file is an undamaged database that a run wrote. Completes the rollback of a killed run."""
+    if not _is_plain(path):
         return False
     try:
-        with closing(sqlite3.connect(path)) as connection:
-            if not path.stat().st_size:
-                return True
-            for query in _READ:
-                connection.execute(f"{query} LIMIT 0")
-            checked = [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "quick_check")]
-            return checked == [_APPLICATION, "ok"]
+        with closing(_connection(path)) as connection:
+            connection.execute("PRAGMA user_version").fetchone()  # rolls back, and parses no schema
+        return not path.stat().st_size or _has_our_tables(path, check=True)
     except UnicodeDecodeError:
         return False  # SQLite quotes damaged bytes in its message
     except sqlite3.DatabaseError as error:
-        if isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode != sqlite3.SQLITE_ERROR:
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+        if isinstance(error, sqlite3.OperationalError) and code != sqlite3.SQLITE_ERROR:
             raise  # an error of the disk, not of a file without our tables
         return False
 
 
+def _has_our_tables(path: Path, check: bool = False) -> bool:
+    """Returns whether a database has exactly the tables of a run, so that SQLite computes nothing when it reads them.
+
+    Args:
+        check: look for damage in the whole file as well.
+    """
+    with path.open("rb") as file:
+        start = file.read(105)
+    is_ours = start[:16] == _START and start[68:72] == _APPLICATION.to_bytes(4)
+    has_three_entries = start[100:101] == b"\x0d" and start[103:] == b"\0\3"  # in one page
+    if not is_ours or not has_three_entries or start[18:20] != b"\1\1":  # 2: SQLite would write a -wal file
+        return False
+    with closing(_connection(path, _UNCHANGED)) as connection, closing(sqlite3.connect(":memory:")) as ours:
+        ours.executescript(_TABLES)
+        schemas = []
+        for each in (connection, ours):
+            each.text_factory = bytes
+            schemas.append(each.execute("SELECT type, name, tbl_name, sql FROM sqlite_master").fetchall())
+        if schemas[0] != schemas[1]:
+            return False
+        return not check or connection.execute("PRAGMA quick_check(1)").fetchone() == (b"ok",)
+
+
 def _is_journal(path: Path) -> bool:
     """Returns whether a file next to a database is a journal of SQLite, which may contain the last transaction of a
-    killed run."""
-    if not stat.S_ISREG(path.lstat().st_mode):
+    killed run. A run's journal never names another journal at its end, and never makes the database larger."""
+    if not _is_plain(path):
         return False
+    database = path.with_name(path.name.removesuffix("-journal"))
+    whole = database.stat().st_size if os.path.lexists(database) else 0
     with path.open("rb") as file:
-        start = file.read(4)
-    return start in (b"", b"\0\0\0\0", b"\xd9\xd5\x05\xf9")  # empty, not synced, or complete
+        start = file.read(28).ljust(28, b"\0")
+        file.seek(max(0, path.stat().st_size - 8))
+        end = file.read()
+    pages, _, page = struct.unpack(">III", start[16:])
+    is_begun = start[:8] in (_JOURNAL, bytes(8))  # complete, or not synced, or empty
+    return is_begun and end != _JOURNAL and pages * page <= whole
 
 
 def _last_in(connection: sqlite3.Connection) -> dict[str, object]:

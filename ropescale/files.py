@@ -230,6 +230,25 @@ def atomic_write(path: Path, content: bytes | str) -> None:
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
+@contextmanager
+def made_folder(folder: Path) -> Iterator[list[Path]]:
+    """Creates a folder and its parents, and yields those that were missing; if the block fails, removes them if empty.
+
+    Raises:
+        CheckpointError: a folder cannot be created.
+    """
+    made = [each for each in (folder, *folder.parents) if not os.path.lexists(each)]
+    try:
+        with translated(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        yield made
+    except BaseException:
+        for each in made:
+            with suppress(OSError):
+                each.rmdir()
+        raise
+
+
 def write_synced(path: Path, content: bytes) -> None:
     """Writes a file and syncs it, but not atomically. Replaces a symbolic link instead of writing to its target."""
     path.unlink(missing_ok=True)

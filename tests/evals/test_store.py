@@ -5,7 +5,10 @@ import os
 import random
 import shutil
 import signal
+import sqlite3
+import struct
 import time
+from contextlib import closing
 from functools import partial
 from unittest.mock import patch
 
@@ -15,6 +18,7 @@ import torch
 from configurations import write_files
 from crashing import lasting, raising
 from forking import struck
+from fuzzing.judging import limited
 from losses import records_in
 from refusing import untouched
 from safetensors.numpy import load_file
@@ -123,6 +127,79 @@ def test_a_file_of_somebody_elses_under_the_name_of_a_store_or_of_sqlites_own_is
     assert (tmp_path / "resume" / f"{name}~2").read_text() == "years of work"
     assert (tmp_path / "resume" / f"{name}~").read_text() == "older work"
     assert plain(kept(tmp_path, a=1)) == plain(eights(1))
+
+
+def altered(folder, *statements):
+    """Runs SQL in the database of a run that somebody else hands on, whose tables are there by definition."""
+    with closing(sqlite3.connect(folder / "0.sqlite")) as connection:
+        for statement in statements:
+            connection.execute(statement)
+        connection.commit()
+
+
+def journal(folder, pages, end=b""):
+    """A journal that SQLite would play back, for a database of so many pages."""
+    start = b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7" + struct.pack(">IIIII", 0, 0, pages, 512, 4096)
+    (folder / "0.sqlite-journal").write_bytes(start.ljust(512, b"\0") + end)
+
+
+def naming(folder, victim):
+    """As SQLite writes them for a transaction over several databases."""
+    name, pages = str(victim).encode(), (folder / "0.sqlite").stat().st_size // 4096
+    end = struct.pack(">I", 2**30 // 4096 + 1) + name + struct.pack(">II", len(name), sum(name))
+    journal(folder, pages, end + b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7")
+
+
+ENDLESS = (
+    "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT 'last' AS name, max(i) AS content FROM n"
+)
+
+
+def linked(name, link):
+    def make(folder, victim):
+        (folder / name).unlink(missing_ok=True)
+        link(victim, folder / name)
+
+    return make
+
+
+RECEIVED = {
+    "a journal that names a file to delete": ("0.sqlite-journal", naming),
+    "a journal of terabytes": ("0.sqlite-journal", lambda folder, _: journal(folder, 2**30)),
+    "a -wal file": ("0.sqlite-wal", lambda folder, _: (folder / "0.sqlite-wal").write_bytes(bytes(4))),
+    "a -shm file that is another": ("0.sqlite-shm", linked("0.sqlite-shm", os.link)),
+    "a store that is another file": ("0.sqlite", linked("0.sqlite", os.link)),
+    "a journal that is another file": ("0.sqlite-journal", linked("0.sqlite-journal", os.link)),
+    "a lock that is another file": ("lock", linked("lock", os.link)),
+    "a lock that links to a file": ("lock", linked("lock", os.symlink)),
+    "a view without an end": (
+        "0.sqlite",
+        lambda folder, _: altered(folder, "DROP TABLE notes", f"CREATE VIEW notes AS {ENDLESS}"),
+    ),
+    "a column of 900 MB": (
+        "0.sqlite",
+        lambda folder, _: altered(folder, "ALTER TABLE records ADD more AS (hex(zeroblob(450000000)))"),
+    ),
+    "a trigger": (
+        "0.sqlite",
+        lambda folder, _: altered(folder, f"CREATE TRIGGER t INSERT ON notes BEGIN SELECT * FROM ({ENDLESS}); END"),
+    ),
+    "a virtual table": ("0.sqlite", lambda folder, _: altered(folder, "CREATE VIRTUAL TABLE t USING rtree(a, b, c)")),
+    "another mode": ("0.sqlite", lambda folder, _: altered(folder, "PRAGMA journal_mode = wal")),
+}
+
+
+@pytest.mark.parametrize(("name", "make"), RECEIVED.values(), ids=RECEIVED)
+def test_sqlite_does_nothing_that_a_received_folder_asks_of_it(out, whole, tmp_path, capsys, name, make):
+    victim = write_files(tmp_path / "mine", {"victim.txt": bytes(4) + b" years of work"}) / "victim.txt"
+    make(out / "resume", victim)
+    with limited(20):
+        measured(out)
+    assert f"{name} was not written by a run; it is now called {name}~" in capsys.readouterr().err.replace(
+        "is damaged, or ", ""
+    ).replace(f"{out}/resume/", "")
+    assert victim.read_bytes() == bytes(4) + b" years of work"
+    assert written(out) == written(whole)
 
 
 # --- the lock ---
