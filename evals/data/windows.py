@@ -64,20 +64,22 @@ def sliding(tokens: int, length: int, stride: int, bos: bool) -> Iterator[Window
 
 
 def truncated(tokens: int, length: int, stride: int, bos: bool) -> Iterator[Window]:
-    """Yields windows without BOS that score the tokens at positions from ``length`` on with truncated context.
+    """Yields windows that score the tokens at positions from ``length`` on with truncated context.
 
-    Each window feeds ``length`` positions and scores its last ``stride`` tokens. The first scored token is at position
+    Each window feeds ``length`` positions, the first of which is BOS if the full measurement has BOS, and scores its
+    last ``stride`` tokens. The first scored token is at position
     ``length``; a token's position is the number of positions before the token, including BOS. Only the last window of a
     document may be shorter, so the loss of a token does not depend on where the document ends.
 
     Args:
         tokens: n, the number of the document's tokens.
         stride: S, at most ``length - 1``.
-        bos: whether BOS precedes the document in the full measurement.
+        bos: whether BOS precedes every window, as in the full measurement.
     """
-    for scored in range(length - bos, tokens, stride):
-        start = scored + stride - length
-        yield Window(start, min(start + length, tokens), scored)
+    fed = length - bos
+    for scored in range(fed, tokens, stride):
+        start = scored + stride - fed
+        yield Window(start, min(start + fed, tokens), scored)
 
 
 def check_lengths(lengths: int | str | Iterable[int | str]) -> tuple[int, ...]:

@@ -105,7 +105,7 @@ class AgainstTruncation(Metric[Stored, TruncationRow]):
         context, stride, fed = rows[0].context, rows[0].stride, rows[0].fed
         title = (
             f"Against truncation, the unchanged model on only the last {context:,} tokens (windows of {context:,} "
-            f"positions without BOS, stride {stride:,}, {fed:,} tokens fed): "
+            f"positions, stride {stride:,}, {fed:,} tokens fed): "
             f"change in NLL on the tokens from position {context:,} on (nats per token; below zero, reading further "
             f"is better; {rests_on(stored)}; {together(rows[0].comparisons)}):"
         )

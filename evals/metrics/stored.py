@@ -146,12 +146,12 @@ class Identity:
 
 @dataclass(frozen=True)
 class Truncation:
-    """The losses of the tokens at positions from the trained length L0 on, each with at most L0 - 1 tokens before it.
+    """The losses of the tokens at positions from the trained length L0 on, each with at most L0 - 1 positions before it.
 
-    The tokens were scored in windows of L0 positions without BOS, with the model's training tables. Windows are
-    ``stride`` tokens apart, and each window scores its last ``stride`` tokens, which have L0 - stride to L0 - 1 tokens
-    before them. A token's loss depends on the stride, but not on later tokens, so one run serves every length beyond
-    L0.
+    The tokens were scored in windows of L0 positions with the model's training tables, with BOS if the schedules have
+    BOS. Windows are ``stride`` tokens apart, and each window scores its last ``stride`` tokens, which have L0 - stride
+    to L0 - 1 positions before them. A token's loss depends on the stride, but not on later tokens, so one run serves
+    every length beyond L0.
 
     Attributes:
         length: L0, the number of positions of a window.

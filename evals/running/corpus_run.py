@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -13,7 +13,7 @@ import numpy as np
 
 from ...errors import DataError, RopescaleError
 from ..data import chats
-from ..data.windows import Window, prefix, sliding, truncated
+from ..data.windows import prefix, sliding, truncated
 from ..metrics import METRICS, OPTIONS
 from ..metrics.paired import short_length
 from ..metrics.stored import Divergence, ModelFacts, Pass, Tables, Truncation, positions_of
@@ -208,7 +208,7 @@ class CorpusRun(ABC):
         last = []
         if planned:
             self._stride, title = planned.stride, f"truncation to {planned.lengths[-1]:,}"
-            scoring, finish = self._scoring(planned.tables, None), partial(self._finish_truncation, planned)
+            scoring, finish = self._scoring(planned.tables, self.corpus.bos), partial(self._finish_truncation, planned)
             last = [task_of(title, planned, scoring, finish, truncation=planned.stride)]
         tasks = []
         for job in jobs:
@@ -341,8 +341,8 @@ def distinct(jobs: Iterable[Job]) -> list[Job]:
 
 
 # --- Truncation: the unchanged model on only the last tokens, up to its trained length
-# Truncation uses the model's training tables, and windows of the trained length L0 without BOS, a stride apart. Each
-# window scores its last tokens. Together, the windows score exactly the tokens at positions from L0 on in the measured
+# Truncation uses the model's training tables, and windows of the trained length L0, a stride apart, with BOS if the
+# schedules get BOS. Each window scores its last tokens. Together, the windows score exactly the tokens at positions from L0 on in the measured
 # windows. A smaller stride gives each token more context, at least L0 - stride, and takes more forward passes.
 
 SHARES = (16, 8, 4, 2)
@@ -433,10 +433,7 @@ def plan_truncation(
             raise DataError(message, asked, *error.fields) from error
         return None, f"truncation is skipped: {error}"
 
-    def windows(tokens: int, length: int, stride: int, _: bool) -> Iterator[Window]:
-        return truncated(tokens, length, stride, corpus.has_bos)
-
     stop = prefix(longest, corpus.has_bos).stop  # of each document, up to the longest length
-    plan = plan_pass([stop] * len(corpus.documents), trained, stride, False, batch_tokens, windows)
+    plan = plan_pass([stop] * len(corpus.documents), trained, stride, corpus.has_bos, batch_tokens, truncated)
     told = f"truncation at stride {stride:,} takes {fed:,} tokens more ({fed / rest:.0%})"
     return TruncationJob(tables, (trained,), plan, stride), told

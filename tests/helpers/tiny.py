@@ -155,12 +155,13 @@ def naive_truncation(model: Any, ids: list[int], length: int, stride: int, bos: 
     """The losses of the tokens at positions from 64 on, the trained length, by one stock pass per window.
 
     The whole text with its BOS is a list of positions. The first window scores the positions 64 to ``63 + stride`` and
-    begins at ``stride``; the next one begins ``stride`` later.
+    begins at ``stride``; the next one begins ``stride`` later. BOS, if any, is the first position of each.
     """
     whole = ([] if bos is None else [bos]) + ids
     found: list[float] = []
     for begin in range(stride, length - 64 + stride, stride):
-        found += naive_nll(model, whole[begin : min(begin + 64, length)])[63 - stride :]
+        window = whole[begin : min(begin + 64, length)]
+        found += naive_nll(model, window if bos is None else [bos, *window[1:]])[63 - stride :]
     return found
 
 

@@ -36,6 +36,19 @@ def test_the_losses_are_those_of_an_independent_loop(bos, stride, length):
         assert ours.mean(dtype=np.float64) == pytest.approx(np.mean(theirs), abs=1e-6)
 
 
+@pytest.mark.parametrize("bos", ["no", 3])
+def test_every_window_begins_with_bos_wherever_those_of_the_schedules_do(bos):
+    model, windows = llama(), []
+    model.get_input_embeddings().register_forward_pre_hook(lambda _, given: windows.extend(given[0].tolist()))
+    perplexity(model, IDS, [32, 128], [YARN], bos=bos, truncation_stride=16, short_context=False)
+    cut = [window for window in windows if len(window) == TRAINED]
+    begins = [ids[start : start + 3] for ids in IDS for start in (16, 32, 48, 64)]
+    assert sorted(window[:3] for window in cut) == sorted(
+        begins if bos == "no" else [[3, *each[:2]] for each in begins]
+    )
+    assert {window[0] for window in windows if len(window) == 128} == ({3} if bos == 3 else {ids[0] for ids in IDS})
+
+
 def test_it_counts_what_it_feeds():
     """86 tokens each beyond 64 at stride 16: five windows of 64, and one of 54 that scores the last six."""
     last = perplexity(llama(), IDS, [150], truncation_stride=16).truncation

@@ -103,9 +103,9 @@ def fed(result: Any, lengths: tuple[int, int], bos: int) -> dict[str, list[list[
 
 
 def truncated(window: list[int], context: int, stride: int) -> Iterator[list[int]]:
-    """Yields windows of ``context`` tokens whose last ``stride`` are scored, up to the end of the window."""
+    """Yields windows of BOS and ``context - 1`` tokens whose last ``stride`` are scored, up to the end of the window."""
     for stop in range(context + stride, len(window) + 1, stride):
-        yield window[stop - context : stop]
+        yield [window[0], *window[stop - context + 1 : stop]]
 
 
 def bare(model: Any, windows: dict[str, list[list[int]]]) -> float:
