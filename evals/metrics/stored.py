@@ -146,7 +146,7 @@ class Identity:
 
 @dataclass(frozen=True)
 class Truncation:
-    """The losses of the tokens at positions from the trained length L0 on, each with at most L0 - 1 positions before it.
+    """The losses of the tokens at positions from the trained length L0 on, each with at most L0 - 1 positions before.
 
     The tokens were scored in windows of L0 positions with the model's training tables, with BOS if the schedules have
     BOS. Windows are ``stride`` tokens apart, and each window scores its last ``stride`` tokens, which have L0 - stride

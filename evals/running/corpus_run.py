@@ -342,8 +342,9 @@ def distinct(jobs: Iterable[Job]) -> list[Job]:
 
 # --- Truncation: the unchanged model on only the last tokens, up to its trained length
 # Truncation uses the model's training tables, and windows of the trained length L0, a stride apart, with BOS if the
-# schedules get BOS. Each window scores its last tokens. Together, the windows score exactly the tokens at positions from L0 on in the measured
-# windows. A smaller stride gives each token more context, at least L0 - stride, and takes more forward passes.
+# schedules get BOS. Each window scores its last tokens. Together, the windows score exactly the tokens at positions
+# from L0 on in the measured windows. A smaller stride gives each token more context, at least L0 - stride, and takes
+# more forward passes.
 
 SHARES = (16, 8, 4, 2)
 """The divisors of the trained length that give the candidate strides. The smallest stride that costs at most as much as

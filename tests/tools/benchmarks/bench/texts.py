@@ -103,7 +103,7 @@ def fed(result: Any, lengths: tuple[int, int], bos: int) -> dict[str, list[list[
 
 
 def truncated(window: list[int], context: int, stride: int) -> Iterator[list[int]]:
-    """Yields windows of BOS and ``context - 1`` tokens whose last ``stride`` are scored, up to the end of the window."""
+    """Yields windows of BOS and ``context - 1`` tokens whose last ``stride`` are scored, to the window's end."""
     for stop in range(context + stride, len(window) + 1, stride):
         yield [window[0], *window[stop - context + 1 : stop]]
 
