@@ -14,7 +14,7 @@ from .engines.exported import Export, exported, scaling_option, words
 from .errors import ScheduleError
 from .files import local_path
 from .output.formatting import argument, brief
-from .planning.plan import make_plan
+from .planning.plan import make_plan, refuse_unused
 from .record import original_config, read_record
 from .request import Request, RequestOptions
 from .schedules import describe
@@ -90,6 +90,7 @@ def _under_schedule(engine: Engine, name: str, folder: Path, revision: str | Non
     """Exports the weights with a schedule that is not saved in a folder."""
     (stored, original), record = _read(folder, request.on_top), read_record(folder)
     plan = make_plan(original.raw, request)
+    refuse_unused(request, plan.used)
     if plan.unsavable:
         raise ScheduleError(plan.unsavable)
     if not plan.changes:

@@ -9,7 +9,7 @@ from typing import Any, Unpack
 from .checkpoints.locating import find_model, read_config
 from .errors import ConfigError
 from .lengths import parse_length
-from .planning.plan import is_as_is, make_plan
+from .planning.plan import is_as_is, make_plan, refuse_unused
 from .record import original_config
 from .request import Request, RequestOptions, refuse_unknown
 from .schedules import Frequencies
@@ -36,7 +36,9 @@ def frequencies(
         RopescaleError: the model or the schedule is invalid, or the schedule does not fit the model.
     """
     refuse_unknown("ropescale.frequencies", options, RequestOptions.__annotations__)
-    plan = make_plan(configuration_of(model, schedule, options.get("on_top", False)), Request.of(schedule, **options))
+    request = Request.of(schedule, **options)
+    plan = make_plan(configuration_of(model, schedule, request.on_top), request)
+    refuse_unused(request, {*plan.used, "original_length", "target_length"})
     at = plan.length if length is None else parse_length(length)
     return {
         key: plan.layers[key].table(at) if key in plan.layers else stock_table(rope, at)

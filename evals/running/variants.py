@@ -13,6 +13,7 @@ from ...models import patching
 from ...models.rotary_modules import text_config, unwrapped, whole_config
 from ...output.formatting import names_of
 from ...planning.plan import Plan, plan_of_own
+from ...request import Request
 from ...schedules import specs
 from ...schedules.specs import file_of, is_same, repeated, spelled_out
 from ..metrics.stored import AS_IS
@@ -51,9 +52,8 @@ class Variant:
         request = self.request.copy()
         if self.label == AS_IS:  # constant tables cannot be frozen
             request["freeze_at"] = None
-        made = patching.patch(self.model, self.schedule, length=length, **request)
-        self._plan = made.plan
-        return made
+        self._plan = patching.plan_for(self.model, Request.of(self.schedule, **request))
+        return patching.Patch(self.model, self._plan, length)
 
     @property
     def rotation(self) -> str:

@@ -25,7 +25,7 @@ from ..files import (
     translated,
 )
 from ..output.formatting import brief, cut, visible
-from ..planning.plan import Plan, make_plan
+from ..planning.plan import Plan, make_plan, refuse_unused
 from ..record import NAME as RECORD
 from ..record import Listing, as_json, files_in, original_config, read_record, with_files
 from ..request import Request, RequestOptions, refuse_unknown
@@ -246,9 +246,10 @@ def _planned(source: Path, request: Request) -> Plan:
     plan = make_plan(original_config(read_config(source), source, request.on_top), request)
     if plan.unsavable:
         raise ScheduleError(plan.unsavable, "freeze_at")
+    refuse_unused(request, plan.used)
     if not plan.changes:
-        plan = completed(source, request)
-    elif record := read_record(source):
+        return completed(source, request)
+    if record := read_record(source):
         labels = cut(", ".join(dict.fromkeys(record.labels.values())), 500) or "as-is"
         what = "the new schedule replaces that one"
         if request.on_top:

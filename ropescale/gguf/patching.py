@@ -16,7 +16,7 @@ from typing import Unpack
 from .. import __version__
 from ..errors import CheckpointError, ScheduleError
 from ..files import writable_file
-from ..planning.plan import Plan, make_plan
+from ..planning.plan import Plan, make_plan, refuse_unused
 from ..request import Request, RequestOptions, refuse_unknown
 from ..schedules import describe
 from . import architectures as known
@@ -93,6 +93,7 @@ def patch_gguf(
     file = open_gguf(source)
     model = read_model(file, request.on_top)
     plan = make_plan(config_of(model), request)
+    refuse_unused(request, plan.used)
     target = None
     if out is not None and not dry_run:
         target = writable_file(out, _refuse_existing)

@@ -16,7 +16,7 @@ from ..errors import ScheduleError
 from ..files import read_json
 from ..output.formatting import brief, listed, names_of
 from ..planning.layers import window_of
-from ..planning.plan import Plan, check_taken, is_as_is, make_plan, share_of
+from ..planning.plan import Plan, check_taken, is_as_is, make_plan, refuse_unused, share_of
 from ..record import original_config
 from ..request import Request, RequestOptions
 from ..rope import Rope
@@ -38,6 +38,7 @@ class Inspection:
         geometries: the geometry of each rotating layer type.
         warnings: pitfalls in the files and remarks on the computation of the schedule, one sentence per warning.
         notes: further remarks, one sentence per note.
+        used: the options that affected the result.
     """
 
     model: str
@@ -45,6 +46,7 @@ class Inspection:
     geometries: tuple[Geometry, ...]
     warnings: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    used: frozenset[str] = field(default=frozenset(), repr=False)
 
     @property
     def layers(self) -> dict[str, list[Geometry]]:
@@ -146,6 +148,7 @@ def inspect(
     """
     request = Request.of(schedule, **options)
     found = _inspecting(model, revision)(request)
+    refuse_unused(request, found.used)
     name = Path(file_of(specs.parse(schedule))).name if schedule is not None else ""
     return replace(found, geometries=tuple(_called(each, name or None) for each in found.geometries))
 
@@ -172,6 +175,7 @@ def compare(
     for name, each in shared.items():
         with of_several(specs.parse(each.spec), len(shared)):
             made[name] = inspecting(each)
+    refuse_unused(request, frozenset().union(*(each.used for each in made.values())))
     notes = tuple(f"{repetition}; it is shown once" for repetition in repeated(parsed))
     files = {name: file for name, each in shared.items() if (file := file_of(specs.parse(each.spec)))}
     return Inspections(made, notes, names_of(files))
@@ -204,8 +208,9 @@ def _inspecting(model: object, revision: str | None) -> Callable[[Request], Insp
     def unsaved(request: Request) -> Inspection:
         schedule = "as-is" if request.spec is None else request.spec
         now = Configuration.read(configuration_of(model, schedule, request.on_top), request.original_length)
-        geometries = _geometries(now, now, _plan(now, request), request.target_length)
-        return Inspection(type(model).__name__, now.model_type, geometries, ())
+        plan = _plan(now, request)
+        geometries = _geometries(now, now, plan, request.target_length)
+        return Inspection(type(model).__name__, now.model_type, geometries, (), used=_used(plan))
 
     return unsaved
 
@@ -230,12 +235,16 @@ def _inspected(model: str, folder: Path, adapter: Adapter | None, request: Reque
     geometries = _geometries(now, before, plan, request.target_length or (_meant_for(files) if stays else None))
     # Patching with the schedule removes this pitfall.
     found = [each for each in traps(now, files) if stays or each != ONLY_V5_KEYS]
-    return Inspection(str(model), now.model_type, geometries, (*found, *remarks))
+    return Inspection(str(model), now.model_type, geometries, (*found, *remarks), used=_used(plan))
+
+
+def _used(plan: Plan | None) -> frozenset[str]:
+    return frozenset({"original_length", "target_length"} | (plan.used if plan else set()))
 
 
 def _plan(configuration: Configuration, request: Request) -> Plan | None:
     if request.spec is None:
-        request.refuse_without_schedule("original_length", "target_length", "layers")
+        request.refuse_without_schedule("original_length", "target_length")
         return None
     replaced = request.replace_scaling or (configuration.is_scaled and not request.on_top)
     return make_plan(configuration.raw, replace(request, replace_scaling=replaced))

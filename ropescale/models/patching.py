@@ -15,7 +15,7 @@ from torch import nn
 from ..errors import ConfigError, RopescaleError, VerificationError
 from ..lengths import parse_length
 from ..planning.layers import PlannedLayer
-from ..planning.plan import Plan, make_plan
+from ..planning.plan import Plan, make_plan, refuse_unused
 from ..record import original_config
 from ..request import Request, RequestOptions, refuse_unknown
 from ..schedules.base import length_dependent
@@ -79,11 +79,18 @@ def patch(
     refuse_unknown("ropescale.patch", options, ("length", *RequestOptions.__annotations__))
     request = Request.of(schedule, **options)
     frozen_at = None if length is None else parse_length(length)
+    plan = plan_for(model, request)
+    refuse_unused(request, plan.used)
+    return Patch(model, plan, frozen_at)
+
+
+def plan_for(model: nn.Module, request: Request) -> Plan:
+    """Plans a schedule for a loaded model; raises the errors of :func:`patch`."""
     plan = make_plan(configuration_before(model, request.on_top), request)
     if not plan.changes:  # the current state, which may differ from the original
-        now = make_plan(whole_config(model).to_dict(), Request(schedule))
+        now = make_plan(whole_config(model).to_dict(), Request(request.spec))
         plan = dataclasses.replace(now, original=plan.original)
-    return Patch(model, plan, frozen_at)
+    return plan
 
 
 class Patch:

@@ -6,7 +6,7 @@ Patching in memory, on disk and in GGUF files starts with a plan; planning chang
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -55,6 +55,18 @@ class Plan:
     def changes(self) -> bool:
         """Whether any layer changes; False for ``as-is``."""
         return bool(self.layers)
+
+    @property
+    def used(self) -> set[str]:
+        """The options of :attr:`request` that affect this plan."""
+        if not self.changes:
+            return set()
+        used = {"factor", "target_length", "original_length", "overrides"}
+        if not isinstance(parse(self.request.spec), Mapping):
+            used.add("layers")
+        if any(layer.rope != layer.current for layer in self.layers.values()):
+            used |= {"replace_scaling", "on_top"}
+        return used | ({"freeze_at"} if self.frozen else set())
 
     @property
     def schedules(self) -> dict[str, Schedule]:
@@ -229,6 +241,35 @@ def check_taken(specs: Sequence[ParsedSpec], request: Request) -> None:
                 f"none of the given schedules has the field {key!r}; use a schedule that has it, or remove the field",
                 "overrides",
             )
+
+
+_WITHOUT_EFFECT = {
+    "factor": "no schedule takes a factor",
+    "target_length": "no schedule takes a length",
+    "original_length": "no schedule takes a length",
+    "overrides": "no schedule has these fields",
+    "replace_scaling": "this model has no scaling by its makers to replace",
+    "on_top": "this model has no scaling to build on",
+    "freeze_at": "the schedule has the same table at every length",
+    "layers": "the schedule names its layer types",
+}
+
+
+def refuse_unused(request: Request, used: Collection[str]) -> None:
+    """Raises an error for an option without effect; every public function asks this after planning.
+
+    Args:
+        request: the options as given.
+        used: the options that the plans (:attr:`Plan.used`) or the caller use.
+
+    Raises:
+        ScheduleError: an option has no effect; the message says why.
+    """
+    idle = next((name for name in request.given() if name not in used), None)
+    if idle is not None:
+        kept = request.spec is not None and is_as_is(request.spec)
+        why = "as-is keeps the frequencies" if kept else _WITHOUT_EFFECT[idle]
+        raise ScheduleError(f"{idle} has no effect: {why}; leave it out", idle)
 
 
 def share_of(spec: ParsedSpec, request: Request) -> Request:

@@ -21,6 +21,7 @@ from rotary_modules import assert_same_tables, quiet, rotary_classes, stock_conf
 
 import ropescale
 from ropescale.cli.main import main
+from ropescale.configs.configuration import Configuration
 from ropescale.engines import transformers4
 from ropescale.evals.reference import CHECKPOINT
 from ropescale.exporting import Export, export
@@ -45,7 +46,11 @@ FACTORS = {"name": "table", "factors": [1.0 + i / 8 for i in range(32)], "attent
 
 
 def exported(config: str, engine: str, spec: Any, path: Path, **options: Any) -> Export:
-    return export(write_checkpoint(path, CONFIGS[config]), engine, spec, **options)
+    return export(write_checkpoint(path, CONFIGS[config]), engine, spec, **replacing(config), **options)
+
+
+def replacing(config: str) -> dict[str, bool]:
+    return {"replace_scaling": True} if Configuration.read(CONFIGS[config]).is_scaled else {}
 
 
 def words_of(done: Export) -> list[str]:
@@ -90,8 +95,7 @@ SGLANG_DOES_NOT_SCALE = ("dbrx", "mixtral")
 @pytest.mark.parametrize(("name", "spec"), OVERRIDES)
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 def test_the_overrides_give_stock_transformers_the_table_asked_for(name, spec, engine, tmp_path):
-    options = {"replace_scaling": True}
-    done = exported(name, engine, spec, tmp_path, **options)
+    done = exported(name, engine, spec, tmp_path)
     if engine == "sglang" and name in SGLANG_DOES_NOT_SCALE:
         assert done.refusal and "silently leaving base RoPE" in done.refusal
         return
@@ -104,7 +108,7 @@ def test_the_overrides_give_stock_transformers_the_table_asked_for(name, spec, e
         for key, value in told.items():  # as both engines do, after the configuration's own checks
             setattr(config, key, value)
         [cls] = rotary_classes(config)
-        assert_same_tables(ropescale.frequencies(CONFIGS[name], spec, **options), tables_of(cls(config)))
+        assert_same_tables(ropescale.frequencies(CONFIGS[name], spec, **replacing(name)), tables_of(cls(config)))
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
@@ -212,7 +216,7 @@ DIFFERENT: dict[tuple[str, str, str], dict[str, tuple[str, str]]] = {
 
 @pytest.mark.parametrize(("name", "spec", "engine"), DIFFERENT)
 def test_the_rows_that_are_not_honoured_are_these(name, spec, engine, tmp_path):
-    done = exported(name, engine, spec, tmp_path, replace_scaling=True)
+    done = exported(name, engine, spec, tmp_path)
     assert {row.field: (row.status, row.computes) for row in done.rows} == DIFFERENT[name, spec, engine]
     assert done.refusal is None
 
@@ -233,7 +237,7 @@ REFUSED = [
 def test_where_an_engine_cannot_there_is_no_command_but_a_way_out_that_leads_out(
     name, spec, engine, workaround, tmp_path
 ):
-    done = exported(name, engine, spec, tmp_path, replace_scaling=True)
+    done = exported(name, engine, spec, tmp_path)
     assert done.commands == []
     assert done.refusal and workaround in done.refusal
     assert done.rows[0].field == "frequencies" and done.rows[0].status in ("dropped", "unsupported")
