@@ -18,7 +18,7 @@ from .planning.plan import make_plan, refuse_unused
 from .record import original_config, read_record
 from .request import Request, RequestOptions
 from .schedules import describe
-from .schedules.as_is import KINDS, stock_table
+from .schedules.as_is import stock_table
 
 
 def export(
@@ -54,22 +54,20 @@ def export(
 
 
 def _read(folder: Path, on_top: bool = False) -> tuple[Configuration, Configuration]:
-    """Reads a folder's configuration, and the configuration that a schedule builds on; accepts unknown rope types.
-
-    Raises:
-        ScheduleError: a parameter of the scaling is missing or out of range.
-    """
+    """Reads a folder's configuration, and the configuration that a schedule builds on."""
     config = read_config(folder)
-    stored, original = Configuration.read(config), Configuration.read(original_config(config, folder, on_top))
-    for rope in stored.ropes.values():
-        if rope.is_scaled and rope.scaling["rope_type"] in KINDS:
-            stock_table(rope, rope.max_length)
-    return stored, original
+    return Configuration.read(config), Configuration.read(original_config(config, folder, on_top))
 
 
 def _stored(name: str, folder: Path, revision: str | None) -> tuple[Serving, dict[str, str]]:
-    """Returns how to serve an unchanged folder, and the schedules that the folder was patched with."""
+    """Returns how to serve an unchanged folder, and the schedules that the folder was patched with.
+
+    Raises:
+        ScheduleError: the rope type is unknown, or a parameter of the scaling is out of range.
+    """
     (stored, original), record = _read(folder), read_record(folder)
+    for rope in stored.ropes.values():
+        stock_table(rope, rope.max_length)
     if record is None:
         # dynamic NTK counts from max_position_embeddings, which is the trained length there
         scalings = [rope.scaling for rope in stored.ropes.values() if rope.scaling.get("rope_type") == "dynamic"]

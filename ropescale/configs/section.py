@@ -226,6 +226,14 @@ _SCALARS = (
     "long_mscale low_freq_factor high_freq_factor alpha original_max_position_embeddings"
 ).split()
 _PER_PAIR = ("short_factor", "long_factor")
+_REQUIRED: Mapping[str, tuple[str, ...]] = {
+    "linear": ("factor",),
+    "dynamic": ("factor",),
+    "yarn": ("factor",),
+    "longrope": _PER_PAIR,
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
+}
+"""The keys without which transformers 5 stops (modeling_rope_utils.py), by rope type."""
 _REAL = "a finite number below 1e+100"
 
 
@@ -274,8 +282,17 @@ def check_parameters(parameters: Mapping[str, object]) -> None:
     """Checks that the values of a scaling are numbers, and that its per-pair factors are lists of numbers.
 
     Raises:
-        ConfigError: a value has a different type, or is too large.
+        ConfigError: a required key is missing, or a value has a different type, or is too large.
     """
+    kind = str(parameters["rope_type"])
+    # null counts as missing, except the factor that transformers then derives from the lengths
+    present = {name for name, value in parameters.items() if value is not None or (kind, name) == ("yarn", "factor")}
+    required = ("factor",) if kind == "proportional" and "factor" in parameters else _REQUIRED.get(kind, ())
+    if lacking := [name for name in required if name not in present]:
+        raise ConfigError(
+            f"the {kind} scaling in config.json lacks {', '.join(lacking)}, without which transformers stops; add "
+            f"{'it' if len(lacking) == 1 else 'them'} to the rope parameters, or remove the scaling"
+        )
     for name in _SCALARS:
         if parameters.get(name) is not None and not _is_real(parameters[name]):
             raise ConfigError(f"{name} is {brief(parameters[name])} in the rope parameters; it must be {_REAL}")

@@ -6,11 +6,25 @@ import json
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from configurations import DEEPSEEK_V3, GPT_OSS, LISTS, LLAMA, LLAMA31, MINISTRAL3, PHI3_128K, QWEN3, in_v5, plain, yarn
+from configurations import (
+    DEEPSEEK_V3,
+    GPT_OSS,
+    LISTS,
+    LLAMA,
+    LLAMA31,
+    MINISTRAL3,
+    PHI3_128K,
+    QWEN3,
+    in_v5,
+    plain,
+    write_checkpoint,
+    yarn,
+)
 from own_schedules import Half, Stretching
 from planning import make_plan, read_back
 from rotary_modules import assert_same_tables, quiet, rotary_classes, stock_config, stock_tables
@@ -614,8 +628,8 @@ def test_phi3_is_refused_a_scale_that_no_whole_maximum_gives_and_told_the_neares
 
 
 def test_layers_that_are_left_alone_are_refused_where_their_scaling_would_move():
-    """The sliding layers' yarn has no factor: it is the maximum over the original length, and the maximum grows."""
-    sliding = {"rope_type": "yarn", "rope_theta": 10000.0}
+    """The sliding layers' factor is null: it is the maximum over the original length, and the maximum grows."""
+    sliding = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": None}
     full = {"rope_type": "default", "rope_theta": 1e6}
     config = {
         "model_type": "gemma3_text", "head_dim": 16, "max_position_embeddings": 256, "num_hidden_layers": 2,
@@ -631,10 +645,39 @@ def test_layers_that_are_left_alone_are_refused_where_their_scaling_would_move()
         make_plan(config, "yarn:factor=4")
 
 
-def test_as_is_of_scaling_that_cannot_be_read_is_refused():
-    config = in_v5(LLAMA, rope_type="dynamic")
-    with pytest.raises(ScheduleError, match="dynamic needs factor"):
-        make_plan(config, "as-is", replace_scaling=True)
+WHOLE: dict[str, dict[str, Any]] = {
+    "linear": {"factor": 4.0},
+    "dynamic": {"factor": 4.0},
+    "yarn": {"factor": 4.0},
+    "longrope": {"short_factor": [1.0] * 32, "long_factor": [2.0] * 32},
+    "llama3": {"factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
+    "proportional": {"factor": 2.0},
+}
+
+
+@pytest.mark.parametrize("null", [False, True])
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, keys in WHOLE.items() for name in keys])
+def test_a_scaling_without_a_key_is_refused_by_every_command_where_transformers_stops(
+    kind, name, null, tmp_path, monkeypatch, refused, ran
+):
+    scaling = {"rope_type": kind, **WHOLE[kind]}
+    scaling = scaling | {name: None} if null else {key: value for key, value in scaling.items() if key != name}
+    config = LLAMA | {"rope_scaling": scaling}
+    try:
+        stock_tables(config)
+        stops = False
+    except Exception:
+        stops = True
+    monkeypatch.chdir(write_checkpoint(tmp_path / "made", config).parent)
+    patch, export = ["patch", "made", "--dry-run", "--schedule"], ["export", "made", "--for", "transformers5"]
+    commands = [["inspect", "made"], [*patch, "as-is"], export]
+    if stops:
+        commands += [[*words, "yarn:factor=2", "--replace-scaling"] for words in (patch, [*export, "--schedule"])]
+        said = f"the {kind} scaling in config.json lacks {name}, without which transformers stops; add it"
+        assert all(said in refused(*words) for words in commands)
+    else:
+        assert kind == "proportional" or (kind, null) == ("yarn", True)
+        ran("inspect", "made")
 
 
 def test_dynamic_scaling_that_transformers_would_start_elsewhere_is_refused():
