@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import chain
 from typing import Any
 
@@ -37,12 +38,14 @@ _SECTIONS: Sections = {
         "split text_field glob concat",
     ],
     **MODEL_SECTION,
-    "The result": [out_option("Write the key spans here, as JSON.", "FILE", required=True), "as_json"],
+    "The result": [out_option("Write the key spans here, as JSON.", "FILE", required=True), "as_json force"],
 }
 
 
 @sectioned_command("keys", _SECTIONS, model_argument(required=False))
-def command(model: str | None, source: str, out: str, as_json: bool, imports: tuple[str, ...], **options: Any) -> None:
+def command(
+    model: str | None, source: str, out: str, as_json: bool, force: bool, imports: tuple[str, ...], **options: Any
+) -> None:
     """Find the tokens that need long context, for `ropescale eval --key-spans FILE`.
 
     MODEL is the key model. It predicts every token from the full preceding text, and from a short window (LongPPL,
@@ -54,28 +57,36 @@ def command(model: str | None, source: str, out: str, as_json: bool, imports: tu
     from ..evals.parallel.processes import World
     from ..evals.running.checkpoint import Checkpoint
     from ..evals.running.key_tokens import check_window, find, imported
-    from ..files import writable_file
+    from ..files import hidden_path, writable_file
 
     if (model is None) is not bool(imports):
         raise DataError("name either a MODEL or files of key tokens to import, not both", "import")
     path = writable_file(out, key_tokens.check_replaceable)
     texts = chain.from_iterable(text_of([source], options).texts().values())
-    if model is None:
-        found = imported(imports, texts)
-        summary = f"{sum(map(len, found.spans.values())):,} spans in {len(found.spans):,} texts"
-    else:
-        check_window(options["window"], options["max_length"])
-        checkpoint = made(Checkpoint, options, name=model)
-        thresholds = {name: options[name] for name in ("window", "stride", "alpha", "beta", "max_length")}
-        loaded = checkpoint.model(World())
-        found = find(loaded, checkpoint.tokenizer(), texts, **thresholds, path=checkpoint.folder)
-        key, tokens, window, alpha = (found.made[name] for name in ("key_tokens", "tokens", "window", "alpha"))
-        summary = (
-            f"{key:,} of {tokens:,} tokens are key ({key / tokens:.2%}): more than {alpha:g} nats better with the full "
-            f"text than with {window:,} tokens"
-        )
-        if cut := found.made["cut_texts"]:
-            summary += f"; texts that were cut to their first {options['max_length']:,} tokens: {cut:,}"
-    found.save(path)
+    with hidden_path(path, alone=True):
+        if model is None:
+            found = imported(imports, texts)
+            summary = f"{sum(map(len, found.spans.values())):,} spans in {len(found.spans):,} texts"
+        else:
+            check_window(options["window"], options["max_length"])
+            checkpoint = made(Checkpoint, options, name=model)
+            thresholds = {name: options[name] for name in ("window", "stride", "alpha", "beta", "max_length")}
+            given = {
+                **thresholds,
+                "path": checkpoint.folder,
+                "check": lambda planned: planned.check_replaces(path, force),
+            }
+            found = find(checkpoint.model(World()), checkpoint.tokenizer(), texts, **given)
+            summary = _summary(found.made)
+        found.save(path, force)
     print_result(as_json, lambda: found.made, lambda: summary, path)
     say(f"written to {out}")
+
+
+def _summary(made: Mapping[str, Any]) -> str:
+    key, tokens, cut = (made[name] for name in ("key_tokens", "tokens", "cut_texts"))
+    summary = (
+        f"{key:,} of {tokens:,} tokens are key ({key / tokens:.2%}): more than {made['alpha']:g} nats better with "
+    )
+    summary += f"the full text than with {made['window']:,} tokens"
+    return f"{summary}; texts that were cut to their first {made['max_length']:,} tokens: {cut:,}" if cut else summary

@@ -348,12 +348,20 @@ def write_checked(content: bytes, out: str | Path, check: Callable[[Path], None]
 
 
 @contextmanager
-def hidden_path(path: Path) -> Iterator[Path]:
-    """Yields a hidden sibling path of ``path`` for a file or folder; removes it at the end if it still exists."""
+def hidden_path(path: Path, alone: bool = False) -> Iterator[Path]:
+    """Yields a hidden sibling path of ``path`` for a file or folder; removes it at the end if it still exists.
+
+    Args:
+        alone: refuse to begin while another process writes the same path.
+
+    Raises:
+        CheckpointError: another process writes it.
+    """
     from filelock import FileLock
 
     path.absolute().parent.stat()  # raises if the folder is missing, which filelock would create
-    sweep_leftovers(path)
+    if sweep_leftovers(path) and alone:
+        raise CheckpointError(f"another command is writing {path}; wait for it, or choose another file")
     place = path.with_name(hidden_name(path.name))
     lock = FileLock(f"{place}{_LOCK}")
     try:
@@ -369,13 +377,18 @@ def hidden_path(path: Path) -> Iterator[Path]:
                 lock.release()
 
 
-def sweep_leftovers(path: Path) -> None:
-    """Removes the leftovers of killed writers of ``path``; only logs leftovers from other hosts or earlier boots."""
-    from filelock import FileLock
+def sweep_leftovers(path: Path) -> bool:
+    """Removes the leftovers of killed writers of ``path``; only logs leftovers from other hosts or earlier boots.
+
+    Returns:
+        Whether another process is writing ``path``.
+    """
+    from filelock import FileLock, Timeout
 
     parent = path.absolute().parent
     pattern = re.compile(rf"(\.{re.escape(_cut(path.name))}\.([0-9a-f]{{8}})[0-9a-f]{{8}}{SUFFIX}){_LOCK}")
     names = sorted(os.listdir(parent)) if parent.is_dir() else []
+    is_written = False
     for match in filter(None, map(pattern.fullmatch, names)):
         place, lock = parent / match[1], parent / match[0]
         if match[2] != _machine():
@@ -385,12 +398,17 @@ def sweep_leftovers(path: Path) -> None:
                 place,
             )
             continue
-        with suppress(OSError):  # another process holds the lock, or has removed it
+        try:
             found = lock.lstat()
             if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid():
                 with FileLock(lock).acquire(timeout=0):
                     _remove(place)
                     lock.unlink()
+        except Timeout:
+            is_written = True
+        except OSError:  # the other process has removed it
+            pass
+    return is_written
 
 
 def _remove(place: Path) -> None:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, cast
 
@@ -73,25 +75,57 @@ class KeySpans:
             inside &= ends <= ranges[which, 1]
         return inside
 
-    def save(self, path: str | Path) -> None:
+    def save(self, path: str | Path, force: bool = False) -> None:
         """Writes the spans as JSON.
 
         Raises:
-            CheckpointError: the file cannot be written, or would replace a file that contains no key spans.
+            CheckpointError: the file cannot be written, or :meth:`check_replaces` raised.
         """
         content = {"schema": SCHEMA, "kind": KIND, **self.made, "spans": self.spans}
-        write_checked((json.dumps(content) + "\n").encode(), path, check_replaceable)
+        write_checked((json.dumps(content) + "\n").encode(), path, partial(self.check_replaces, force=force))
+
+    def check_replaces(self, path: Path, force: bool = False) -> None:
+        """Checks that these spans may replace a file.
+
+        Args:
+            force: whether spans of another text, model or window may go.
+
+        Raises:
+            CheckpointError: the file has other content than key spans, or without ``force`` spans that these lack.
+        """
+        there = check_replaceable(path)
+        if there is None or force:
+            return
+        lost = "text" if there.spans.keys() - self.spans.keys() else ""
+        for name, what in _MADE_WITH.items():
+            if name in there.made and _plain(there.made[name]) != _plain(self.made.get(name)):
+                lost = lost or what
+        if lost:
+            why = f"{path} holds key spans of another {lost}"
+            raise CheckpointError(f"{why}; choose another file, or replace them with force", "out", "force")
 
 
-def check_replaceable(path: Path) -> None:
-    """Checks that a file may be replaced by key spans, because it is empty or contains key spans itself.
+_MADE_WITH = {
+    "key_model": "model",
+    "imported": "file of key tokens",
+    **{name: name.replace("_", " ") for name in ("window", "stride", "alpha", "beta", "max_length")},
+}
+"""What spans are of, besides their texts, by the name of the fact."""
+
+
+def _plain(fact: object) -> object:
+    """Returns a stored fact, without a model's path."""
+    return {**fact, "path": ""} if isinstance(fact, dict) else fact
+
+
+def check_replaceable(path: Path) -> KeySpans | None:
+    """Returns the key spans in a file that may be replaced by others; None if it is missing or empty.
 
     Raises:
         CheckpointError: the file has different content.
     """
     try:
-        if checking.content(path, MOST):
-            load(path)
+        return load(path) if os.path.lexists(path) and checking.content(path, MOST) else None
     except (Damaged, DataError):
         raise CheckpointError(f"cannot write {path}: the file there holds no key spans; choose another file") from None
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -13,10 +13,11 @@ import torch
 from ...errors import DataError
 from ...files import read_given, sha256
 from ..data.chats import Unread
-from ..data.encoding import byte_places
+from ..data.documents import Document, check_ids
+from ..data.encoding import TextEncoder, byte_places
 from ..data.key_tokens import KeySpans, joined
 from ..data.texts import Text, TextFile
-from ..scoring.scorer import Scorer
+from ..scoring.scorer import Scorer, not_finite
 from .fingerprints import describe
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ def find(
     beta: float = BETA,
     max_length: int = MAX_LENGTH,
     path: Path | None = None,
+    check: Callable[[KeySpans], None] = lambda planned: None,
 ) -> KeySpans:
     """Finds the key spans of texts with a key model. Texts start with the tokenizer's usual prefix, such as BOS.
 
@@ -47,30 +49,48 @@ def find(
         window, stride, alpha, beta: as for :func:`key_positions`.
         max_length: the number of tokens that longer texts are cut to; the tokens that follow are never key tokens.
         path: the model's folder, which is stored with the spans.
+        check: called with the texts and parameters, without spans, before any text is scored.
 
     Raises:
-        DataError: a document is not a text, the tokenizer has no offsets, or no text has more tokens than the window.
+        DataError: a document is not a text, the tokenizer has no offsets or is another model's, or no text has more
+            tokens than the window.
+        RunError: losses are NaN or infinite.
     """
     check_window(window, max_length)
     if not tokenizer.is_fast:
         raise DataError("key tokens need a tokenizer with offsets (a fast one); choose another key model")
-    scorer, spans, found, scored, cut = Scorer(model), {}, 0, 0, 0
-    for text in _written(texts):
-        encoded = tokenizer(text.text, return_offsets_mapping=True, verbose=False)
-        ids = torch.tensor(encoded["input_ids"][:max_length], dtype=torch.long)
-        cut += len(ids) < len(encoded["input_ids"])
-        key = key_positions(scorer, ids, window, stride, alpha, beta)
-        places = np.array(encoded["offset_mapping"], np.int64).reshape(-1, 2)
-        # A token includes the space before it, which its offsets may omit.
-        places[1:, 0] = np.minimum(places[1:, 0], np.maximum.accumulate(places[:-1, 1]))
-        spans[sha256(text.encoded)] = joined(byte_places(text.text, places[key]).tolist())
+    scorer, encoder, held = Scorer(model), TextEncoder(tokenizer), list(_written(texts))
+    facts = describe(model, path)
+    made: dict[str, Any] = {"key_model": {name: facts[name] for name in ("path", "weights", "config_sha256", "dtype")}}
+    made |= {"window": window, "stride": stride, "alpha": alpha, "beta": beta, "max_length": max_length}
+    spans: dict[str, list[tuple[int, int]]] = {_identity(text): [] for text in held}
+    check(KeySpans(spans, made))
+    prefix, found, scored, cut = _prefix(tokenizer), 0, 0, 0
+    for text in held:
+        with text.reading() as reading:
+            encoded = encoder.first(reading, max_length + 1 - len(prefix))
+        cut += len(prefix) + len(encoded) > max_length
+        ids = np.concatenate([prefix, encoded.ids]).astype(np.int64)[:max_length]
+        check_ids([Document(text.name, ids, None, "")], scorer.vocabulary)
+        key = key_positions(scorer, torch.tensor(ids), window, stride, alpha, beta, text.name)
+        ends = np.concatenate([0 * np.array(prefix, np.int64), cast(np.ndarray, encoded.byte_ends)])
+        starts = np.concatenate([[0], ends])[np.searchsorted(ends, ends)]  # tokens that share a character have it whole
+        spans[_identity(text)] = joined(np.stack([starts, ends], 1)[key].tolist())
         found, scored = found + len(key), scored + max(0, len(ids) - window)
     if not scored:
         raise DataError(f"no text has more tokens than the window of {window:,}; give longer texts", "window")
-    facts = describe(model, path)
-    made = {"key_model": {name: facts[name] for name in ("path", "weights", "config_sha256", "dtype")}}
-    made |= {"window": window, "stride": stride, "alpha": alpha, "beta": beta, "max_length": max_length}
     return KeySpans(spans, {**made, "key_tokens": found, "tokens": scored, "cut_texts": cut})
+
+
+def _identity(text: Text | TextFile) -> str:
+    """Returns the hash of a full text."""
+    return text.read_through.sha256 if isinstance(text, TextFile) else sha256(text.encoded)
+
+
+def _prefix(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Returns the ids that the tokenizer puts before every text."""
+    one = tokenizer("a", return_special_tokens_mask=True)
+    return one["input_ids"][: [*one["special_tokens_mask"], 0].index(0)]
 
 
 def check_window(window: int, max_length: int) -> None:
@@ -89,19 +109,30 @@ def check_window(window: int, max_length: int) -> None:
 
 
 def key_positions(
-    scorer: Scorer, ids: torch.Tensor, window: int, stride: int, alpha: float = ALPHA, beta: float = BETA
+    scorer: Scorer,
+    ids: torch.Tensor,
+    window: int,
+    stride: int,
+    alpha: float = ALPHA,
+    beta: float = BETA,
+    name: str = "the text",
 ) -> list[int]:
     """Returns the positions of the key tokens in ``ids``, which start with the tokenizer's prefix, such as BOS.
 
     ``stride`` consecutive tokens share a short context that starts ``window`` tokens before the first of them, so each
     has a context of ``window`` to ``window + stride - 1`` tokens. A token is a key token if the full context lowers its
     loss by more than ``alpha`` nats, to below ``-beta``. The first ``window`` tokens are never key tokens.
+
+    Raises:
+        RunError: losses are NaN or infinite; the message has the text's ``name``.
     """
     found: list[int] = []
     whole = scorer.score(ids[None])[0] if len(ids) > window else ids
     for start in range(0, len(ids) - window, stride):
         first, stop = start + window, min(start + window + stride, len(ids))
         short, long = scorer.score(ids[None, start:stop])[0, window - 1 :], whole[first - 1 : stop - 1]
+        if not bool((short + long).isfinite().all()):
+            raise not_finite(scorer.model, f"in {name}", "a smaller max_length")
         found += (first + ((short - long > alpha) & (long < -beta)).nonzero()[:, 0]).tolist()
     return found
 
@@ -121,14 +152,15 @@ def imported(files: Sequence[str], texts: Iterable[Unread]) -> KeySpans:
         if not re.fullmatch(r"(\[\d{1,12}, \d{1,12}\](;|$))*", content, re.ASCII):
             raise DataError(f"{file} has no key tokens of LongPPL, whose format is [start, end];[start, end]")
         places = np.array(re.findall(r"\d+", content), np.int64)
-        if len(places) and places.max() > len(text.text):
-            raise DataError(f"{file} has ranges outside {text.name}, which has {len(text.text):,} characters")
-        spans[sha256(text.encoded)] = joined(byte_places(text.text, places).reshape(-1, 2).tolist())
+        whole = text.text
+        if len(places) and places.max() > len(whole):
+            raise DataError(f"{file} has ranges outside {text.name}, which has {len(whole):,} characters")
+        spans[_identity(text)] = joined(byte_places(whole, places).reshape(-1, 2).tolist())
     return KeySpans(spans, {"imported": [Path(file).name for file in files]})
 
 
-def _written(texts: Iterable[Unread]) -> Iterator[Text]:
+def _written(texts: Iterable[Unread]) -> Iterator[Text | TextFile]:
     for each in texts:
-        if not isinstance(each, (Text, TextFile)):
+        if not isinstance(each, Text | TextFile):
             raise DataError(f"{each.name} is not text, and key tokens are byte ranges of a text; give a field of text")
-        yield Text(each.name, each.text)
+        yield each

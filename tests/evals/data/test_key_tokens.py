@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+import tiny
 import torch
 from configurations import write_files
 from tiny import byte_tokenizer, llama, naive_nll
@@ -14,9 +15,10 @@ from ropescale.errors import DataError
 from ropescale.evals import perplexity
 from ropescale.evals.data.documents import Document, Text, of_ids
 from ropescale.evals.data.key_tokens import KeySpans, load
+from ropescale.evals.data.texts import text_of
 from ropescale.evals.running.key_tokens import find, key_positions
 from ropescale.evals.scoring.scorer import Scorer
-from ropescale.files import sha256
+from ropescale.files import hidden_path, sha256
 
 TEXTS = ["It was a bright cold day in April, and the clocks. ", "a café, a naïve résumé, and 12 more € for Ünal"]
 
@@ -177,6 +179,57 @@ def test_the_command_writes_what_eval_reads(checkpoint, texts, tmp_path, ran, re
     assert ran(*evaluated, tmp_path / "nowhere.json", code=2)[1].startswith("error: ")
     assert "which is a folder" in refused(*words, "-o", tmp_path)
     assert "no text has tokens after the window of 8" in refused(*words, "--max-length", "8", "-o", tmp_path / "k.json")
+
+
+def test_spans_of_another_text_model_or_window_stay_and_no_second_command_writes_the_file(
+    checkpoint, texts, tmp_path, ran, refused
+):
+    out, other = tmp_path / "keys.json", write_files(tmp_path / "other", {"a.txt": TEXTS[0][::-1]})
+    model = tiny.checkpoint(tmp_path / "model", llama(1, vocab_size=257))
+    (tmp_path / "spans.txt").write_text("[3, 6]")
+
+    def words(data=texts, model=checkpoint, window=8, alpha=0.3):
+        return ["keys", model, "--data", data, "--window", window, "--alpha", alpha, "--beta", "-7", "-o", out]
+
+    ran(*words())
+    before = out.read_bytes()
+    imported = ["keys", "--data", other, "--import", tmp_path / "spans.txt", "-o", out]
+    tried = [words(other), imported, words(model=model), words(window=9), words(alpha=0.4)]
+    for what, given in zip(("text", "text", "model", "window", "alpha"), tried, strict=True):
+        assert f"holds key spans of another {what}; choose another file, or replace" in refused(*given)
+    with hidden_path(out):
+        assert "another command is writing" in refused(*words())
+    ran(*words())  # the same again
+    assert out.read_bytes() == before
+    ran(*words(other), "--force")
+    assert out.read_bytes() != before and not list(tmp_path.glob(".*"))
+
+
+def test_weights_with_nan_and_another_models_tokenizer_give_no_spans(checkpoint, texts, tmp_path, ran):
+    model = llama(vocab_size=257)
+    for name, sentence, code in (("nan", "the model's weights contain NaN", 1), ("small", "outside the model's", 2)):
+        with torch.no_grad():
+            model.lm_head.weight[5] = math.nan if name == "nan" else 0
+        built = model if name == "nan" else llama(vocab_size=100)
+        words = ["keys", tiny.checkpoint(tmp_path / name, built), "--data", texts, "--window", "8"]
+        assert sentence in ran(*words, "-o", tmp_path / "keys.json", code=code)[1]
+    assert not list(tmp_path.glob("*keys.json*"))
+
+
+def test_no_more_of_a_text_is_tokenized_than_its_first_tokens(texts, tmp_path, monkeypatch):
+    """A long file, in a line and in many."""
+    monkeypatch.setattr("ropescale.evals.data.texts.SMALL", 0)
+    tokenizer, seen = bos_tokenizer(), []
+    encode = type(tokenizer).__call__
+    monkeypatch.setattr(
+        type(tokenizer), "__call__", lambda *given, **how: seen.append(given[1]) or encode(*given, **how)
+    )
+    for blank in ("\n", " "):
+        (tmp_path / "large.txt").write_text((TEXTS[0] + blank) * 5_000)
+        spans = find(llama(vocab_size=257), tokenizer, [text_of(tmp_path / "large.txt")], **MODEL, max_length=50)
+        assert (spans.made["tokens"], spans.made["cut_texts"]) == (50 - 8, 1)
+        assert [*spans.spans] == [sha256((tmp_path / "large.txt").read_bytes())]
+    assert max(map(len, seen)) < 2000
 
 
 def test_a_longer_text_is_cut_and_nothing_after_the_cut_is_a_key_token(found):
