@@ -21,7 +21,7 @@ from click.types import FloatParamType
 
 from ..errors import RopescaleError, RunError
 from ..lengths import is_plain, parse_length, parse_lengths
-from ..output.formatting import finite, visible
+from ..output.formatting import finite, visible, visible_lines
 from ..schedules.base import suggest
 
 if TYPE_CHECKING:
@@ -343,7 +343,7 @@ def put(text: str, kept: object = None) -> None:
         RunError: printing failed; the message names the stored result.
     """
     try:
-        click.echo(text)
+        click.echo(visible_lines(text))
     except BrokenPipeError:
         raise
     except OSError as error:

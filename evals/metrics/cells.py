@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
-from ...output.formatting import escaped, markdown
+from ...output.formatting import escaped, inert, markdown
 from ..statistics.intervals import DOCUMENTS, Estimate
 
 TABLE, SENTENCE = ".4f", ".3f"
@@ -45,17 +45,21 @@ def table(
 
 
 def csv_text(lines: Iterable[Iterable[object]]) -> str:
-    """Formats lines as CSV; None becomes an empty cell."""
+    """Formats lines as CSV; None becomes an empty cell, and text never a formula of a spreadsheet."""
     out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerows(lines)
+    csv.writer(out, lineterminator="\n").writerows(map(_csv_cell, line) for line in lines)
     return out.getvalue()
 
 
+def _csv_cell(value: object) -> object:
+    if isinstance(value, list):
+        return " ".join(str(_csv_cell(each)) for each in value)
+    return inert(value) if isinstance(value, str) else value
+
+
 def lines_of(kind: type, rows: Iterable[Any]) -> list[list[Any]]:
-    """Returns the lines of a CSV file: the field names of a dataclass, then its rows, with lists as words."""
-    lines = (asdict(row).values() for row in rows)
-    words = ([" ".join(map(str, cell)) if isinstance(cell, list) else cell for cell in line] for line in lines)
-    return [[each.name for each in fields(kind)], *words]
+    """Returns the lines of a CSV file: the field names of a dataclass, then its rows."""
+    return [[each.name for each in fields(kind)], *([*asdict(row).values()] for row in rows)]
 
 
 def exp(value: float) -> float:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...output.formatting import abbreviated
-from ...output.plotting import COLOURS, in_style
+from ...output.plotting import COLOURS, in_style, plain
 from ..statistics.intervals import PERCENT
 from .base import rests_on
 from .stored import Stored
@@ -111,7 +111,7 @@ def _spread(ticks: list[int]) -> list[int]:
 
 def short(label: str, most: int = 36) -> str:
     """Shortens a label to at most ``most`` characters, so that it fits next to a plot."""
-    return label if len(label) <= most else f"{label[: most - 1]}…"
+    return plain(label if len(label) <= most else f"{label[: most - 1]}…")
 
 
 def tokens(length: int) -> str:

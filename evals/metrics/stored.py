@@ -16,7 +16,7 @@ import numpy as np
 from typing_extensions import TypedDict
 
 from ...files import sha256
-from ...output.formatting import escaped
+from ...output.formatting import escaped, visible
 from ..data.documents import Document
 from ..data.windows import prefix, windows_by_document
 from ..statistics import intervals
@@ -239,7 +239,7 @@ class Measured:
 
     def named(self, label: str) -> str:
         """Returns the name of a schedule in tables and plots."""
-        return self.short_names.get(label, label)
+        return visible(self.short_names.get(label, label))
 
     def markdown_name(self, label: str) -> str:
         """Returns the result of :meth:`named`, escaped for a line of Markdown."""

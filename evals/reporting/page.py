@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, cast
 
 from ...errors import CheckpointError, DataError, RopescaleError
 from ...files import local_path, sha256, write_checked
-from ...output.formatting import finite
+from ...output.formatting import finite, visible_lines
 from ...output.wrapping import to_html
 from .. import checking
 from ..checking import Damaged
@@ -138,7 +138,8 @@ def page(runs: Sequence[StoredRun], title: str = "Context extension, measured") 
         raise RopescaleError(f"the report needs {error.name or error}; pip install 'ropescale[report]'") from error
     files = resources.files(__package__ or "ropescale.evals.reporting")
     loader = PackageLoader("ropescale.evals.reporting", ".")
-    environment = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    shown = lambda value: visible_lines(value) if type(value) is str else value  # noqa: E731
+    environment = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, finalize=shown)
     data = page_data(runs)
     return environment.get_template("page.html").render(
         title=title,

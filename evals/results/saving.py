@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...errors import RopescaleError
-from ...output.formatting import definitions, escaped
+from ...output.formatting import definitions, escaped, visible_lines
 from ...output.plotting import drawn, save
 from ...output.wrapping import to_html
 from ..metrics.base import Metric, Picture
@@ -155,7 +155,7 @@ class Saved(Measured, ABC):
         own = {
             "results.csv": _encoded(self.to_csv()),
             **self._other_files(),
-            "REPORT.md": _encoded(self._report(plots)),
+            "REPORT.md": _encoded(visible_lines(self._report(plots))),
         }
         folder.write(path, self.to_dict(), {**own, **plots, **files}, force)
         return path

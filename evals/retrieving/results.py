@@ -189,7 +189,7 @@ def answered(rows: Iterable[AccuracyRow], names: Mapping[str, str]) -> list[str]
         return ["No answer is right, under any schedule or at any length."] if overall else []
     longest = max(row.length for row in overall)
     best = sorted((row for row in overall if row.length == longest), key=lambda row: -row.accuracy)[:3]
-    parts = [f"{names.get(row.schedule, row.schedule)} answers {row.accuracy:.0%}" for row in best]
+    parts = [f"{escaped(names.get(row.schedule, row.schedule))} answers {row.accuracy:.0%}" for row in best]
     many = f" (mean of {best[0].tasks} tasks)" if best[0].tasks > 1 else ""
     return [f"At {longest:,} tokens {', '.join(parts)}{many}."]
 
@@ -218,7 +218,7 @@ class Accuracy(Metric["Retrieval", AccuracyRow]):
         """Returns a table of accuracies and a table of NLLs, over all depths or tasks."""
         overall = [row for row in self.rows(stored) if row.is_overall]
         effective, tasks, from_file = EFFECTIVE.rows(stored), stored.tasks, stored.is_from_file
-        names = [stored.named(row.schedule) for row in effective]
+        names = [stored.markdown_name(row.schedule) for row in effective]
         scores = {(row.schedule, row.length): accuracy_cell(row) for row in overall}
         losses = {
             (row.schedule, row.length): interval_cell(row.answer_nll, row.answer_nll_low, row.answer_nll_high)
@@ -472,7 +472,7 @@ class Retrieval(Saved):
         rows = [row for row in self.paired if row.length == self.lengths[-1] and row.task is None]
         if not rows:
             return said
-        loss, baseline = f"the answers' loss at {self.lengths[-1]:,} tokens", self.named(self.baseline)
+        loss, baseline = f"the answers' loss at {self.lengths[-1]:,} tokens", self.markdown_name(self.baseline)
         if few := too_few(rows[0].prompts, "prompts"):
             return [*said, f"There is no evidence that any schedule changes {loss}: {few}."]
         gains = {row.schedule: -Estimate(row.delta_nll, row.low, row.high) for row in rows}
@@ -480,7 +480,7 @@ class Retrieval(Saved):
         if gains[label].sign != 1:
             return [*said, f"No schedule lowers {loss} significantly against {baseline}."]
         by = f"{gains[label].mean:.3g} ({gains[label].low:.3g} to {gains[label].high:.3g}) nats"
-        return [*said, f"{self.named(label)} lowers {loss} by {by} against {baseline}."]
+        return [*said, f"{self.markdown_name(label)} lowers {loss} by {by} against {baseline}."]
 
     def rests_on(self) -> str:
         """Describes the prompts and the level of the intervals."""

@@ -125,6 +125,20 @@ def visible(text: str) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
+def visible_lines(text: str) -> str:
+    """Returns a text like :func:`visible`, but with its lines."""
+    return "\n".join(map(visible, text.split("\n")))
+
+
+def inert(text: str) -> str:
+    """Escapes a text for a cell of CSV: control characters, and starts of a formula, also after a semicolon."""
+    return _FORMULA.sub("'", visible_lines(text))
+
+
+_FORMULA = re.compile(r"(?!-[\d.]+$)(^|(?<=;))(?=\s*[=+\-@\uff1d\uff0b\uff0d\uff20])")
+"""The places where a formula, but not a negative number, would start; the last four signs are wide ones."""
+
+
 def named(text: str | os.PathLike[str]) -> str:
     """Returns a name for a sentence: escaped, and without the middle if it is long."""
     shown = visible(os.fspath(text))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import CheckpointError, RopescaleError
 from ..files import atomic_path, link_target
-from .formatting import first_line
+from .formatting import first_line, visible_lines
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -70,12 +70,20 @@ def in_style(width: float, height: float, **other: object) -> Iterator[Figure]:
     with _loading():
         from matplotlib import rc_context
         from matplotlib.figure import Figure
+        from matplotlib.text import Text
 
         figure: Any = Figure(figsize=(width, height), layout="constrained")
         figure._repr_png_ = partial(_preview, figure)
     style: dict[Any, Any] = {**STYLE, **other}
     with rc_context(style):
         yield figure
+    for text in figure.findobj(Text):
+        text.set_text(plain(text.get_text()))
+
+
+def plain(text: str) -> str:
+    """Escapes a text for a figure: control characters, and dollars, which would start a formula."""
+    return re.sub(r"(?<!\\)\$", r"\\$", visible_lines(text))
 
 
 def _preview(figure: Figure) -> bytes:

@@ -362,3 +362,21 @@ def test_eval_scores_the_answers_alone_after_as_much_of_the_prompt_as_a_window_h
         wanted += naive_nll(model, [256, *ids])[-6:]
     rows = {each["length"]: each for each in found["rows"]}
     assert rows[512]["nll"] == pytest.approx(np.mean(wanted), abs=1e-5) and rows[512]["tokens"] == 66
+
+
+def test_text_of_a_file_is_no_formula_no_escape_and_no_markup_in_any_file(ran, checkpoint, tmp_path):
+    tasks = ('=HYPERLINK("x")', "\x1b[31mRED", "a; +1", "@SUM(1)", "\t-2+3", "\u202e<img src=x>", "$\\frac{1}$")
+    spec, out = tmp_path / "=\x1b[1m$<b>.json", tmp_path / "out"
+    spec.write_text('{"name": "linear", "factor": 2}')
+    rows = [{"input": "The code is 48213. What is it?", "outputs": ["=48213"], "task": task} for task in tasks]
+    write(tmp_path / "p.jsonl", rows)
+    words = ("--lengths", "128", "--new-tokens", "2", "--schedule", spec, "-o", out, "--verbose")
+    said = ran("retrieval", checkpoint, "--prompts", tmp_path / "p.jsonl", *words)
+    ran("report", out, "-o", tmp_path / "page.html")
+    cells = {row["task"] for row in answers_in(out)} | {row["answer"] for row in answers_in(out)}
+    assert {'\'=HYPERLINK("x")', "\\x1b[31mRED", "a;' +1", "'@SUM(1)", "'=48213"} < cells
+    page = (tmp_path / "page.html").read_text()
+    shown = [said.out, page[: page.index("<script")], (out / "REPORT.md").read_text()]
+    assert not any("<img src" in text.replace("\\<", "") for text in shown)
+    for text in (*shown, *(path.read_text() for path in out.glob("*.csv"))):
+        assert all(char.isprintable() or char == "\n" for char in text)
