@@ -166,9 +166,8 @@ class Ramp:
         start, end, factor = values["start"], values["end"], float(f"{math.exp(values['log_factor']):.14g}")
         if self.shape.whole:  # between two pairs, so that rounding a logarithm cannot reach another pair
             start, end = math.floor(start) + 0.5, math.ceil(end) - 0.5
-        given = None if self.shape.scale == "rule" else scale
         turns = self._turns(start), self._turns(end)
-        return Yarn(factor, *turns, truncate=self.shape.whole, attention_factor=given)
+        return Yarn(factor, *turns, truncate=self.shape.whole, attention_factor=scale)
 
     def _turns(self, pair: float) -> float:
         """Returns the turns of a pair, which may be fractional, within the trained length, for unscaled
@@ -298,7 +297,8 @@ class Learned:
 
 def planned_with(plan: Plan, schedule: object) -> Plan:
     """Returns a plan for the same model with a different schedule."""
-    return make_plan(plan.original.raw, replace(plan.request, spec=schedule, target_length=None))
+    layers = "full" if isinstance(schedule, Mapping) else plan.request.layers
+    return make_plan(plan.original.raw, replace(plan.request, spec=schedule, target_length=None, layers=layers))
 
 
 _SCALES: tuple[Scale, ...] = ("free", "rule", "one")

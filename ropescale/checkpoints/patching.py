@@ -254,7 +254,7 @@ def _planned(source: Path, request: Request) -> Plan:
         what = "the new schedule replaces that one"
         if request.on_top:
             what = "the new schedule goes on top; patching the result again builds on both"
-        plan = replace(plan, notes=(f"ropescale patched this checkpoint before ({labels}); {what}", *plan.notes))
+        plan = replace(plan, notes=(*plan.notes, f"ropescale patched this checkpoint before ({labels}); {what}"))
     return plan
 
 

@@ -210,15 +210,17 @@ def _scaling(model: GgufModel, rope: Rope) -> dict[str, object]:
             slow = model.number("rope.scaling.yarn_beta_slow", slow)
         multiplier = model.number("rope.scaling.yarn_log_multiplier", 0.0) if name == "mistral3" else 0.0
         scale = temperature(factor) / temperature(factor, multiplier) * extra
-        betas = {"beta_fast": fast, "beta_slow": slow}
-        return {"rope_type": "yarn", "factor": factor, "attention_factor": scale, **betas, **original}
+        stated = {"beta_fast": fast, "beta_slow": slow}
+        stated |= {} if scale == temperature(factor) else {"attention_factor": scale}
+        return {"rope_type": "yarn", "factor": factor, **stated, **original}
     if kind == "yarn":
         raise ConfigError(f"{model.path} has both yarn and {FREQS}, which ropescale cannot read together")
     if long is short is None and extra == 1:
         return {"rope_type": "default"} if factor == 1 else {"rope_type": "linear", "factor": factor, **original}
     lists = {"long_factor": long, "short_factor": short}
     lists = {name: [x * factor for x in numbers or [1.0] * rope.pairs] for name, numbers in lists.items()}
-    return {"rope_type": "longrope", **lists, "attention_factor": extra, **original}
+    scale = {"factor": 1.0} if extra == 1 else {"attention_factor": extra}  # a factor of 1 gives a scale of 1
+    return {"rope_type": "longrope", **lists, **scale, **original}
 
 
 def _turning(factors: Sequence[float] | None) -> int | None:

@@ -5,7 +5,6 @@ Patching in memory, on disk and in GGUF files starts with a plan; planning chang
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -19,8 +18,8 @@ from ..rope import Rope
 from ..schedules import Frequencies, Schedule, describe, resolve
 from ..schedules.as_is import AsIs, from_rope_parameters, stock_table
 from ..schedules.base import label_of
-from ..schedules.fields import plain
 from ..schedules.specs import ParsedSpec, parse, parts_of, takes
+from . import vendors
 from .layers import PlannedLayer, base_geometry, choose, describe_scaling, is_windowed, scaling_of, why_unsavable
 
 
@@ -121,10 +120,11 @@ def make_plan(config: Mapping[str, object], request: Request) -> Plan:
             from_rope_parameters(rope)  # raises an error for scaling that cannot be read
         return Plan(request, original, original, {}, original.max_length)
     given = {"factor": request.factor, "target_length": request.target_length, "overrides": request.overrides}
-    layers = {
-        key: PlannedLayer(original.ropes[key], rope, resolve(chosen[key], rope, **given), request.freeze_at)
-        for key, rope in base_geometry(original, chosen, request).items()
-    }
+    layers = {}
+    for key, rope in base_geometry(original, chosen, request).items():
+        now, spec = original.ropes[key], chosen[key]
+        kept = vendors.kept_fields(spec, now, request.overrides) if request.replace_scaling else {}
+        layers[key] = PlannedLayer(now, rope, resolve(spec.with_fields(**kept), rope, **given), request.freeze_at)
     # Check idle schedules before the length, so that the error names the first cause.
     _refuse_idle(list(layers.values()), request.freeze_at)
     notes = [*_notes_on_start(original, layers, request)]
@@ -142,6 +142,8 @@ def make_plan(config: Mapping[str, object], request: Request) -> Plan:
         notes.append(f"only sliding-window layers change, so the context stays {length:,} tokens")
     for layer in layers.values():
         layer.refuse_undeclared(length)
+    if request.replace_scaling:
+        notes = [*vendors.remarks(layers, chosen, request.overrides, length), *notes]
     notes += _notes_on_effect(layers, length)
     scaling = scaling_of(layers, original, length)
     if not bounding:
@@ -316,34 +318,11 @@ def _notes_on_start(
     if untouched := [key for key in ropes if key not in layers]:
         yield f"unchanged layers: {listed(untouched)}"
     if request.replace_scaling:
-        yield from _notes_on_replaced_scaling(list(layers.values()), request)
+        yield from _notes_on_shorter_context(list(layers.values()), request)
 
 
-def _notes_on_replaced_scaling(layers: Sequence[PlannedLayer], request: Request) -> Iterator[str]:
-    """Yields notes on the parts of the vendor's scaling that are lost: softmax scale, fields and length."""
-    lost = [  # DeepSeek's models were trained with a softmax scale that follows mscale_all_dim
-        layer.current.scaling
-        for layer in layers
-        if layer.current.scaling.get("mscale_all_dim") and not getattr(layer.requested, "mscale_all_dim", None)
-    ]
-    if lost:
-        weights = ",".join(f"{key}={lost[0][key]:g}" for key in ("mscale", "mscale_all_dim") if lost[0].get(key))
-        yield (
-            "replacing the scaling also drops the softmax scale that the model was trained with (mscale_all_dim); "
-            f"keep it with yarn:...,{weights}, or compose with the scaling"
-        )
-    fields = {}
-    for layer in layers:
-        theirs, label = layer.current.scaling, label_of(layer.requested)
-        for name in ("beta_fast", "beta_slow", "truncate", "low_freq_factor", "high_freq_factor"):
-            ours = plain(getattr(layer.requested, name, None))
-            if theirs.get("rope_type") == label and ours is not None and theirs.get(name, ours) != ours:
-                fields[name] = (label, json.dumps(theirs[name]), json.dumps(ours))
-    for name, (label, their_value, our_value) in fields.items():
-        yield (
-            f"the vendor's {label} has {name}={their_value}, and this schedule has {name}={our_value}; keep the "
-            f"vendor's value with {name}={their_value}"
-        )
+def _notes_on_shorter_context(layers: Sequence[PlannedLayer], request: Request) -> Iterator[str]:
+    """Yields a note if the context becomes shorter than with the vendor's scaling."""
     had = max(layer.current.max_length for layer in layers)
     length = request.target_length or max(layer.reach for layer in layers)
     if length < had:

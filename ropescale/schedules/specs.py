@@ -106,6 +106,18 @@ class Spec:
         taker = self._taker(key)
         return taker is not None and key not in taker.fields and parameters(taker.make)[key].required
 
+    def gives(self, key: str) -> bool:
+        """Whether the field was given a value, or null."""
+        taker = self._taker(key)
+        return taker is not None and key in taker.fields
+
+    def leaves_open(self, key: str) -> bool:
+        """Whether the field exists and was not given; a schedule object gives all its fields that are not None."""
+        taker = self._taker(key)
+        if taker is None or key in taker.fields:
+            return False
+        return isinstance(taker.make, type) or parameters(taker.make)[key].default is None
+
     def _taker(self, key: str) -> Spec | None:
         """Returns the spec that a field belongs to: this spec, or the inner one; None if neither has the field."""
         if key in parameters(self.make):

@@ -160,14 +160,15 @@ def test_layers_that_see_a_window_do_not_lengthen_the_context(patch, model):
 
 def test_fields_of_the_makers_that_replacing_drops_are_named(patch, model):
     edit(model, **GPT_OSS)
-    note = "note: the vendor's yarn has truncate=false, and this schedule has truncate=true; keep the vendor's value"
-    assert note in patch("--replace-scaling", "--schedule", "yarn:factor=64").err
-    assert config()["rope_parameters"]["truncate"] is True
-    words = ["--schedule", "yarn", "--set", "factor=64", "--set", "truncate=false"]
-    assert note not in patch("--replace-scaling", *words, out="kept").err
-    kept = config("kept")["rope_parameters"]
-    assert (kept["factor"], kept["truncate"]) == (64.0, False)
-    assert "truncate" not in patch("--replace-scaling", "--schedule", "linear:factor=64", out="other").err
+    note = "kept from the vendor's yarn: truncate=false"
+    assert patch("--replace-scaling", "--schedule", "yarn:factor=64").err.startswith(f"note: {note}; give a field")
+    assert config()["rope_parameters"]["truncate"] is False
+    words = ["--schedule", "yarn", "--set", "factor=64", "--set", "truncate=true"]
+    assert note not in patch("--replace-scaling", *words, out="named").err
+    named = config("named")["rope_parameters"]
+    assert (named["factor"], named["truncate"]) == (64.0, True)
+    lost = patch("--replace-scaling", "--schedule", "linear:factor=64", out="other").err
+    assert lost.startswith("note: not kept from the vendor's yarn: truncate=false\n")
 
 
 def test_phi3s_maximum_is_explained_and_inspect_shows_the_length_that_is_meant(patch, ran, model):

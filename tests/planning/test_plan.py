@@ -601,10 +601,57 @@ def test_a_softmax_scale_that_is_dropped_with_the_makers_scaling_is_named():
     def about_it(spec: str, **how: bool) -> list[str]:
         return [note for note in make_plan(DEEPSEEK_V3, spec, **how).notes if "mscale_all_dim" in note]
 
-    (said,) = about_it("yarn:factor=80", replace_scaling=True)
-    assert "yarn:...,mscale=1,mscale_all_dim=1" in said
+    (said,) = about_it("ntk:factor=80", replace_scaling=True)
+    assert said.startswith("not kept from the vendor's yarn: mscale=1.0, mscale_all_dim=1.0; the softmax scale of")
+    assert about_it("yarn:factor=80", replace_scaling=True)[0].startswith("kept from the vendor's yarn: mscale=1.0")
     assert about_it("yarn:factor=80,mscale=1,mscale_all_dim=1", replace_scaling=True) == []
     assert about_it("linear:factor=2", on_top=True) == []
+
+
+FIELDS = {"attention_factor": 1.0, "beta_fast": 16, "truncate": False}
+KEPT = "kept from the vendor's yarn: "
+
+
+@pytest.mark.parametrize(
+    ("theirs", "spec", "fields", "scale", "said"),
+    [
+        (FIELDS, "yarn:factor=8", FIELDS, 1.0, KEPT + "attention_factor=1.0, beta_fast=16, truncate=false; give"),
+        (FIELDS, "resonance:over=yarn,factor=8", {}, 1.0, KEPT + "attention_factor=1.0, beta_fast=16, truncate=false"),
+        (FIELDS, "dynamic-yarn", {}, 1.0, KEPT + "attention_factor=1.0, beta_fast=16, truncate=false"),
+        (FIELDS, Yarn(8), {"truncate": True}, 1.0, KEPT + "attention_factor=1.0; give a field to change it; not kept "),
+        (FIELDS, "yarn:factor=8,attention_factor=1.3,truncate=true", {"beta_fast": 16}, 1.3, KEPT + "beta_fast=16; "),
+        (FIELDS, "yarn:factor=8,attention_factor=null", {"beta_fast": 16}, 1.20794415, KEPT + "beta_fast=16, truncate"),
+        (FIELDS, "linear:factor=8", {}, 1.0, "not " + KEPT + "beta_fast=16, truncate=false"),
+        ({"attention_factor": 1.3}, "ntk:factor=8", {}, 1.0, "not " + KEPT + "attention_factor=1.3 (now 1)"),
+        # what the vendor's own factor gives follows the new factor
+        ({"attention_factor": 1.138629436}, "yarn:factor=8", {}, 1.20794415, "not " + KEPT + "attention_factor=1.1386"),
+        ({}, "yarn:factor=8", {}, 1.20794415, ""),
+        (
+            {"mscale": 1.0, "mscale_all_dim": 0.8},
+            "yarn:factor=8",
+            {"mscale_all_dim": 0.8},
+            1.03565708,
+            KEPT + "mscale=",
+        ),
+        (
+            {"attention_factor": 1.0},
+            "yarn:factor=8,mscale=1,mscale_all_dim=0.8",
+            {},
+            1.03565708,
+            "not " + KEPT + "attention_factor=1.0 (now 1.03566)",
+        ),
+        ({"rope_type": "odd", "attention_factor": 1.5}, "yarn:factor=8", {}, 1.5, "kept from the vendor's odd: "),
+    ],
+)
+def test_what_the_makers_set_and_the_user_does_not_name_is_kept_or_said_first(theirs, spec, fields, scale, said):
+    scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096} | theirs
+    config = LLAMA | {"rope_scaling": scaling, "max_position_embeddings": 16384}
+    freeze = {"freeze_at": 32768} if spec == "dynamic-yarn" else {}
+    plan = make_plan(config, spec, replace_scaling=True, **freeze)
+    assert fields.items() <= plan.config["rope_parameters"].items()
+    assert plan.tables["all"].attention_scale == pytest.approx(scale, rel=1e-7)
+    assert (plan.notes[0] if plan.notes else "").startswith(said)
+    assert said or not any("vendor" in note and "kept" in note for note in plan.notes)
 
 
 def test_a_context_that_becomes_shorter_than_the_makers_is_noted():

@@ -77,7 +77,7 @@ def test_whole_ends_are_those_that_yarn_rounds_to():
     ramp = Ramp(ROPE, 8.0, RampShape(whole=True, scale="rule"))
     point = (3.41, 14.73, math.log(7.6))
     schedule = ramp.schedule(point)
-    assert schedule.truncate and schedule.attention_factor is None
+    assert schedule.truncate and schedule.attention_factor == pytest.approx(0.1 * math.log(7.6) + 1, rel=1e-15)
     inv_freq, scale = table(ramp, point)
     assert relative(schedule(ROPE, 1).inv_freq, inv_freq) < 1e-12
     assert relative(inv_freq, by_hand(3, 15, 7.6)) < 1e-14
