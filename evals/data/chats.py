@@ -19,10 +19,11 @@ import numpy as np
 
 from ...errors import DataError
 from ...files import sha256
-from ...output.formatting import brief, first_line
+from ...output.formatting import brief
 from .documents import Document, of_ids
 from .encoding import TextEncoder, byte_ends_of
 from .prompts import PromptRow
+from .templates import render
 from .texts import Text, TextFile
 
 if TYPE_CHECKING:
@@ -175,23 +176,16 @@ def _written(
         DataError: the template cannot render the messages, or the rendered text has a lone surrogate.
     """
     given = [{key: value for key, value in each.items() if value is not None} for each in messages]
+    template = tokenizer.get_chat_template(chat_template, chat.tools)  # type: ignore[arg-type]
+    how = {"conversation": given, "tools": chat.tools, "chat_template": template, "add_generation_prompt": prompt}
     try:
-        text = tokenizer.apply_chat_template(
-            given,  # type: ignore[arg-type]
-            tools=chat.tools,  # type: ignore[arg-type]
-            tokenize=False,
-            chat_template=chat_template,
-            add_generation_prompt=prompt,
-        )
-        text = cast(str, text)
+        text = render(tokenizer, how)
         text.encode()
     except UnicodeEncodeError:
         raise DataError(f"{chat.name} has a lone surrogate; it is not valid text; repair or remove it") from None
-    except Exception as error:  # a template can raise any error
-        raise DataError(
-            f"{chat.name} does not fit the tokenizer's chat template: {first_line(error) or type(error).__name__}; "
-            "repair or remove it"
-        ) from None
+    except DataError as error:
+        why = f"{chat.name} does not fit the tokenizer's chat template: {error}; repair or remove it"
+        raise DataError(why) from None
     return text
 
 

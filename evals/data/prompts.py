@@ -8,6 +8,7 @@ RULER (Hsieh et al. 2024, arXiv:2404.06654) writes one file of JSON lines per ta
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -151,13 +152,17 @@ def _example(prompt: str) -> str:
 
     The longest suffix of the prompt's last line that also occurs earlier, of at least two words, marks the example: the
     rest of the line after that earlier occurrence is the answer. The words before the suffix may be values that differ
-    between the example and the question.
+    between the example and the question. If a suffix occurs earlier, so do shorter ones, which bisection uses.
     """
     text = prompt.rstrip()
-    line = text.rfind("\n") + 1
-    starts = [line + each.start() for each in re.finditer(r"\S+", text[line:])][:-1]
-    for start in starts:
-        before = text.rfind(text[start:], 0, start)
-        if before >= 0:
-            return text[before + len(text) - start :].lstrip(" ").partition("\n")[0].rstrip()
-    return ""
+    turned = text[::-1]  # str.find is linear, and str.rfind is not
+    line = len(text) - text.rfind("\n") - 1
+    size = bisect_left(range(1, line + 1), True, key=lambda size: turned.find(turned[:size], size) < 0)
+    suffix = text[len(text) - size :]
+    if size < line and not turned[size].isspace():
+        suffix = re.sub(r"^\S+", "", suffix)  # the end of a word
+    suffix = suffix.lstrip()
+    if len(suffix.split(maxsplit=1)) < 2:
+        return ""
+    after = turned.find(suffix[::-1], len(suffix))
+    return text[len(text) - after :].lstrip(" ").partition("\n")[0].rstrip()

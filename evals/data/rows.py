@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, cast
 
 from ...errors import DataError
-from ...files import local_path
+from ...files import LARGEST, local_path
 from ...output.formatting import cut, first_line
 from .chats import Chat
 from .documents import Document, of_ids
@@ -91,8 +91,10 @@ def _json_lines(source: str) -> Iterator[tuple[int, Row]]:
     """
     try:
         with local_path(source).open("rb") as file:
-            for number, line in enumerate(file, start=1):
+            for number, line in enumerate(iter(lambda: file.readline(LARGEST + 1), b""), start=1):
                 name = f"{source} line {number}"
+                if len(line) > LARGEST:
+                    raise DataError(f"{name} is longer than {LARGEST:,} bytes; write such a text as a .txt file")
                 if not line.strip():
                     continue
                 try:

@@ -208,6 +208,10 @@ def _from_file(
     encoder, made = TextEncoder(tokenizer), {length: list[Prompt]() for length in lengths}
     skipped, taken, new_tokens, longest = Counter[str](), Counter[tuple[str, int]](), dict[str, int](), 0
     for row in rows:
+        if len(encoder.first([row.prompt], lengths[-1] + 1)) > lengths[-1]:  # before all of it is read
+            longest = max(longest, lengths[-1] + 1)
+            skipped["too_long"] += 1
+            continue
         prompt = _prompt_of(row, encoder, bos, options)
         longest = max(longest, prompt.needed)
         length = next((length for length in lengths if prompt.needed <= length), None)
@@ -222,7 +226,7 @@ def _from_file(
     if empty := [f"{length:,}" for length, of_length in made.items() if not of_length]:
         raise DataError(
             f"no prompt belongs to length {', '.join(empty)}: each prompt is asked at the smallest length that fits "
-            f"it, and the longest takes {longest:,} positions with its generated tokens; give other lengths",
+            f"it, and the longest takes at least {longest:,} positions with its generated tokens; give other lengths",
             "lengths",
         )
     alone = sorted({prompt.task for of_length in made.values() for prompt in of_length if len(prompt.questions) > 1})

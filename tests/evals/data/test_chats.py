@@ -1,6 +1,7 @@
 """Chats and token ids as documents. The oracles are transformers' own rendering and its mask of the assistant."""
 
 import json
+import sys
 
 import datasets
 import numpy as np
@@ -11,6 +12,7 @@ from transformers import PreTrainedTokenizerFast
 
 from ropescale.errors import DataError
 from ropescale.evals import Result, perplexity
+from ropescale.evals.data import templates
 from ropescale.evals.data.chats import Chat, rendered
 from ropescale.evals.data.documents import Document, placed
 from ropescale.evals.data.sources import read_texts
@@ -306,3 +308,26 @@ def test_chats_without_a_token_of_the_assistant_in_reach_are_refused(refused, ch
     source = saved(tmp_path, "jsonl", [{"messages": TALK[1:2]}, {"messages": TALK}])  # only the first has no answer
     words = ["--score", "assistant", "--lengths", "20,4k"]
     assert "no document has the 4,095 tokens needed" in refused("eval", checkpoint, "--data", source, *words)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limits are Linux's")
+@pytest.mark.parametrize(
+    ("template", "fact"),
+    [
+        ("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "takes more than 1 seconds"),
+        ("{{ 9 ** (9 ** 9) }}", "takes more than 1 seconds"),
+        ("{{ 'a' * 10 ** 10 }}", "takes more than 1.1 GB of memory"),
+        ("{{ '%9999999999d' | format(1) }}", "takes more than 1.1 GB of memory"),
+        ("{{ 'a' * 1001 }}", "writes more than 1,000 characters"),
+        ("{{ raise_exception('no system') }}", "does not fit the tokenizer's chat template: no system"),
+    ],
+)
+def test_a_template_that_never_ends_or_takes_the_memory_is_one_sentence(
+    template, fact, refused, checkpoint, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(templates, "SECONDS", 1)
+    monkeypatch.setattr(templates, "LONGEST", 1000)
+    source, file = saved(tmp_path, "jsonl", [{"messages": TALK}]), tmp_path / "t.jinja"
+    file.write_text(template)
+    said = refused("eval", checkpoint, "--data", source, "--lengths", "48", "--chat-template", file)
+    assert fact in said and "line 1 does not fit" in said

@@ -18,9 +18,11 @@ from transformers import PreTrainedTokenizerFast
 
 from ropescale.errors import DataError
 from ropescale.evals import perplexity
+from ropescale.evals.data import rows
 from ropescale.evals.data.documents import bos_id, special_tokens, tokenize
+from ropescale.evals.data.encoding import TextEncoder
 from ropescale.evals.data.named_datasets import DATASETS
-from ropescale.evals.data.prompts import PromptFields
+from ropescale.evals.data.prompts import PromptFields, PromptRow
 from ropescale.evals.data.sources import ReadOptions, TextSource, read_prompts, read_texts
 from ropescale.evals.running.corpus import Corpus
 from ropescale.evals.running.options import PerplexityOptions
@@ -430,3 +432,16 @@ def test_the_results_count_special_tokens_of_the_text(capsys):
     assert found["data"]["special_tokens"] == 5
     assert "5 tokens of the text are special tokens" in capsys.readouterr().err
     assert "special_tokens" not in perplexity(model, texts[1:], [8], tokenizer=byte_tokenizer()).to_dict()["data"]
+
+
+def test_a_line_is_bounded_before_it_is_read_and_a_long_prompt_costs_no_more_than_its_length(
+    refused, checkpoint, tmp_path, monkeypatch
+):
+    path, long = tmp_path / "p.jsonl", f"{'ab ' * 2**21}What are they? 1, 2 What are they?"
+    path.write_text(json.dumps({"input": long, "outputs": ["1", "2"]}))
+    words = ("retrieval", checkpoint, "--prompts", path, "--lengths", "64")
+    monkeypatch.setattr(TextEncoder, "whole", None)  # which would read all of it
+    assert "no prompt belongs to length 64" in refused(*words)
+    assert PromptRow("p", long, ("1", "2")).joined == "1, 2"
+    monkeypatch.setattr(rows, "LARGEST", 2**20)
+    assert "line 1 is longer than 1,048,576 bytes; write such a text as a .txt file" in refused(*words)

@@ -135,7 +135,9 @@ def test_what_is_generated_counts_in_the_length_and_bos_takes_the_place_of_the_l
     for bos, fits in (("no", 59), ("auto", 60)):  # 50 + 10 - 1, and BOS
         (prompt,) = prompts_of([given], [fits], bos=bos, new_tokens=10, match="any").prompts[fits]
         assert (prompt.generation.new_tokens, prompt.generation.any_of) == (10, True)
-        with pytest.raises(DataError, match=rf"no prompt belongs to length {fits - 1}: .* takes {fits} positions"):
+        with pytest.raises(
+            DataError, match=rf"no prompt belongs to length {fits - 1}: .* takes at least {fits} positions"
+        ):
             prompts_of([given], [fits - 1], bos=bos, new_tokens=10)
 
 
