@@ -47,7 +47,8 @@ def command(model: str, engine: str, command_only: bool, as_json: bool, **option
     Without --schedule, MODEL is served with its own schedule, from `ropescale patch` or its vendor. With --schedule,
     its weights are served with that schedule; no patched folder is needed.
 
-    Exits with 1 if the engine cannot compute the schedule; the last line gives an alternative.
+    Exits with 1 if the engine cannot compute the schedule (the last line gives an alternative), or if that is not known
+    (the command is printed all the same).
 
     \b
     Examples:
@@ -68,8 +69,8 @@ def command(model: str, engine: str, command_only: bool, as_json: bool, **option
         put("\n".join(each.text for each in done.commands))
     elif not command_only:
         print_result(as_json, done.to_dict, lambda: _page(done))
-    if done.refusal is not None:
-        raise RunError(done.refusal)
+    if (problem := done.refusal or done.doubt) is not None:
+        raise RunError(problem)
 
 
 def _page(done: Export) -> str:
@@ -78,7 +79,8 @@ def _page(done: Export) -> str:
     computes = (
         f"differs in {listed(dict.fromkeys(row.field for row in done.rows))}" if done.rows else "all fields honoured"
     )
-    blocks = [f"{done.engine.partition(' ')[0]} {done.version}: {computes}; {known[done.how]}."]
+    claim = f"{computes}; {known[done.how]}" if done.how in known else "not known what it computes"
+    blocks = [f"{done.engine.partition(' ')[0]} {done.version}: {claim}."]
     if done.rows:
         header, rows = ["field", "computes", "status"], [[row.field, row.computes, row.status] for row in done.rows]
         if any(row.layers != ALL_LAYERS for row in done.rows):

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Unpack
 
-from ..configs import class_defaults
 from ..engines import engine_warnings
+from ..engines.model_code import is_in_transformers
 from ..errors import CheckpointError, ScheduleError
 from ..files import (
     local_path,
@@ -301,7 +301,7 @@ def warnings_of(source: Path, plan: Plan, weights: bool) -> Iterator[str]:
     for name in ("params.json", "original/params.json"):
         if any(key in optional_json(source / name) for key in _PARAMS_KEYS):
             yield f"{name}: still describes the original model; an engine that reads that file applies no scaling"
-    if model_type not in class_defaults.load():
+    if not is_in_transformers(model_type):
         yield (
             f"model type {brief(model_type)} is unknown to ropescale; `ropescale verify` shows whether its code "
             "reads these keys"

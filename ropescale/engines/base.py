@@ -74,6 +74,16 @@ class Layers:
         return self.rope.rotary_dim != self.rope.head_dim
 
     @property
+    def is_own_width(self) -> bool:
+        """Whether heads are of another width than the model's divided by their number."""
+        width, heads = (
+            self.configuration.default_of("hidden_size"),
+            self.configuration.default_of("num_attention_heads"),
+        )
+        known = isinstance(width, int) and isinstance(heads, int) and heads > 0
+        return bool(self.section.get("head_dim")) and known and width // heads != self.rope.head_dim
+
+    @property
     def is_truncated(self) -> bool:
         """Whether yarn's ramp is rounded to whole pairs."""
         return bool(self.parameters.get("truncate", True))
@@ -126,14 +136,14 @@ def parameters_of(configuration: Configuration, key: str) -> Mapping[str, Any]:
 # ---------------------------------------------------------------------------------------------------------
 # Differences
 
-Status = Literal["honoured", "recomputed", "dropped", "unsupported"]
-"""How an engine treats a field: computed as requested, replaced by the engine's own value, ignored, or not supported
-(or not configurable)."""
+Status = Literal["honoured", "recomputed", "dropped", "unsupported", "not known"]
+"""How an engine treats a field: computed as requested, replaced by the engine's own value, ignored, not supported
+(or not configurable), or not known."""
 
-How = Literal["served", "run", "source"]
+How = Literal["served", "run", "source", "not known"]
 """The evidence for an engine's behaviour. ``served``: a test serves such a model and compares log-probabilities.
 ``run``: a test runs the engine's code (the rotary layers of vLLM and SGLang, whole models of other engines).
-``source``: the engine's code was only read."""
+``source``: the engine's code was only read. ``not known``: neither, or what was read does not decide it."""
 
 EVERY: frozenset[str] = frozenset("default linear dynamic yarn llama3 longrope proportional".split())
 """All rope types."""
@@ -168,6 +178,11 @@ class Difference:
     def stops(cls, warning: str = "", computes: str = "stops with an error") -> Difference:
         """Returns the difference of an engine that cannot run the model with this schedule."""
         return cls("frequencies", "unsupported", computes, warning)
+
+    @classmethod
+    def unknown(cls, warning: str) -> Difference:
+        """Returns the difference of an engine whose code for the model was not read."""
+        return cls("frequencies", "not known", "not known", warning)
 
     @classmethod
     def recomputed_scale(cls, asked: float, computed: float, where: str = "", of_lengths: bool = False) -> Difference:

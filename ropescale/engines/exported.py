@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from itertools import chain
 from typing import get_args
@@ -62,6 +62,13 @@ class Export:
     served_version: str
     notes: tuple[str, ...] = ()
 
+    @property
+    def doubt(self) -> str | None:
+        """Why the commands may not serve the schedule, or None if it is known what the engine computes."""
+        if self.how != "not known" or self.refusal is not None:
+            return None
+        return f"it is not known what {self.engine} computes for this model; compare its answers with transformers'"
+
     def to_dict(self) -> Mapping[str, object]:
         """Returns the export as a dict for JSON."""
         return asdict(self) | {"served": self.refusal is None}
@@ -105,9 +112,16 @@ def exported(engine: Engine, serving: Serving, schedules: Mapping[str, str]) -> 
         ],
         warnings=[sentence([engine.name], text) for text in dict.fromkeys(warnings)],
         refusal=refusal,
-        how=max(map(engine.evidence, spelled.layers), key=get_args(How).index),
+        how=_evidence(engine, spelled, differences),
         served_version=engine.served_version,
     )
+
+
+def _evidence(engine: Engine, serving: Serving, differences: Iterable[Iterable[Difference]]) -> How:
+    """Returns the weakest evidence for what an engine does with any kind of layer."""
+    if any(each.status == "not known" for each in chain(*differences)):
+        return "not known"
+    return max(map(engine.evidence, serving.layers), key=get_args(How).index)
 
 
 def _prevents(difference: Difference) -> bool:

@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
+from ..configs import class_defaults
 from ..configs.class_defaults import ALL_LAYERS
 from ..output.formatting import cut
 from .base import Difference, Layers
@@ -29,6 +30,11 @@ Code = Literal["own", "transformers", "checkpoint", "none"]
 def load() -> dict[str, Any]:
     """Reads the table that the module's docstring describes."""
     return json.loads(PATH.read_text(encoding="utf-8"))
+
+
+def is_in_transformers(model_type: str) -> bool:
+    """Whether transformers has a language model of this type, alone or within another model."""
+    return model_type in class_defaults.load() or model_type in load()["architectures"]
 
 
 def architecture(layers: Layers) -> str | None:
@@ -69,7 +75,7 @@ def not_its_own(engine: str, layers: Layers) -> Iterator[Difference]:
         return
     if whose == "checkpoint":
         text = f"run{{s}} {name} with the checkpoint's own code, if at all, which was not checked"
-        yield Difference("frequencies", "honoured", "as the checkpoint's own code computes them", text)
+        yield Difference.unknown(text)
         return
     if layers.kind == "longrope" and layers.key != ALL_LAYERS:
         text = f"use{{s}} transformers 5.20 or older, which stops at longrope in one of several tables ({layers.key})"

@@ -7,9 +7,10 @@ from typing import ClassVar
 
 from ..configs import class_defaults
 from ..configs.class_defaults import ALL_LAYERS
-from ..configs.configuration import unread_by_v4
+from ..configs.configuration import Configuration, unread_by_v4
 from .base import EVERY, Command, Difference, Engine, Layers, Serving
-from .transformers5 import keeps_state
+from .model_code import is_in_transformers
+from .transformers5 import foreign_code, is_foreign, keeps_state
 
 RUN = frozenset(
     "apertus arcee bitnet cohere cohere2 dbrx deepseek_v2 deepseek_v3 diffllama dots1 ernie4_5 exaone4 falcon gemma "
@@ -22,9 +23,10 @@ RUN = frozenset(
 
 TYPES = RUN | frozenset(
     "aria_text bamba blt cohere2_vision deepseek_vl deepseek_vl_hybrid doge emu3_text_model ernie4_5_moe evolla "
-    "falcon_h1 flex_olmo florence2 gemma3n_text glm4_moe glm4v glm4v_moe granitemoeshared internvl janus "
-    "kosmos-2.5 lfm2 lfm2_vl llama4_text ministral mllama_text_model moshi ovis2 perception_lm phi4_multimodal "
-    "qwen2_5_omni_thinker qwen3_next qwen3_omni_moe_thinker qwen3_vl qwen3_vl_moe recurrent_gemma".split()
+    "falcon_h1 flex_olmo florence2 gemma3n_text glm4_moe glm4v glm4v_moe glm4v_moe_text glm4v_text granitemoeshared "
+    "internvl janus kosmos-2.5 lfm2 lfm2_vl llama4_text ministral mllama_text_model moshi ovis2 perception_lm "
+    "phi4_multimodal qwen2_5_omni_thinker qwen2_5_vl qwen2_5_vl_text qwen2_vl qwen2_vl_text qwen3_next "
+    "qwen3_omni_moe_thinker qwen3_vl qwen3_vl_moe qwen3_vl_moe_text qwen3_vl_text recurrent_gemma".split()
 )
 """The model types that both ropescale and transformers 4 support. Vision-language models need 4.51 or newer."""
 
@@ -57,6 +59,8 @@ class Transformers4Engine(Engine):
         if reason is not None:
             yield reason
             return
+        if is_foreign(layers):
+            yield Difference.unknown(foreign_code(layers))
         if layers.changes_with_length:
             yield keeps_state(layers)
         if layers.model_type == "deepseek_v2" and layers.parameters.get("mscale_all_dim"):
@@ -74,6 +78,8 @@ class Transformers4Engine(Engine):
 
     def remaining(self, serving: Serving, layers: Layers) -> Iterable[Difference]:
         """Returns the differences that remain with the exported code; empty for unchanged layers without scaling."""
+        if lacked_type(layers.configuration) or is_foreign(layers):
+            return self.differences(layers)
         if serving.is_untouched(layers):
             return ()
         if serving.is_written and unread_by_v4(serving.stored):
@@ -81,19 +87,25 @@ class Transformers4Engine(Engine):
         return self.differences(layers)
 
 
-def lacked_type(layers: Layers) -> str:
-    """Returns the model type that keeps transformers 4 from loading the model; else ""."""
-    if layers.whole_type in LACKED:
-        return layers.whole_type
-    known = {layers.whole_type, layers.model_type} & TYPES or layers.model_type not in class_defaults.load()
-    return "" if known else layers.model_type
+def lacked_type(configuration: Configuration) -> str:
+    """Returns the model type that keeps transformers 4 from loading a model; else ""."""
+    whole, model_type = str(configuration.raw.get("model_type")), configuration.model_type
+    if whole in LACKED:
+        return whole
+    known = {whole, model_type} & TYPES or not is_in_transformers(model_type)
+    return "" if known else model_type
+
+
+def is_met(configuration: Configuration) -> bool:
+    """Whether transformers 4 has the model, and would not read the rope parameters of the configuration."""
+    return not lacked_type(configuration) and unread_by_v4(configuration)
 
 
 def _in_no_version(layers: Layers) -> Iterator[Difference]:
     """Yields why no version of transformers 4 computes these frequencies, with the most important reason first."""
     kind, model_type = layers.kind, layers.model_type
     instead = "; load it with transformers 5"
-    if name := lacked_type(layers):
+    if name := lacked_type(layers.configuration):
         yield Difference.stops(f"lacks {name}, which came with transformers 5", "stops: no such model type")
     if not _has_keys(layers):
         where = "" if layers.key == ALL_LAYERS else f" ({layers.key})"

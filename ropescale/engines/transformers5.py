@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..configs.class_defaults import ALL_LAYERS, load
+from ..configs.class_defaults import ALL_LAYERS
 from .base import Command, Difference, Engine, How, Layers, Serving
+from .model_code import is_in_transformers
 
 _CAME_WITH_5_21 = ("dots3_note_text", "lfm3")
 """Model types with a table per layer type that were added with transformers 5.21."""
 
 
-def _is_foreign(layers: Layers) -> bool:
+def is_foreign(layers: Layers) -> bool:
     """Whether transformers has no code for the model."""
-    return layers.model_type not in load() and layers.whole_type not in load()
+    return not is_in_transformers(layers.model_type)
+
+
+def foreign_code(layers: Layers) -> str:
+    """Returns the warning about a model of which :func:`is_foreign` is true."""
+    return f"lack{{s}} {layers.model_type}, and it is not known what the checkpoint's own code, if any, reads"
 
 
 def keeps_state(layers: Layers) -> Difference:
@@ -35,8 +41,8 @@ class Transformers5Engine(Engine):
     def differences(self, layers: Layers) -> Iterator[Difference]:
         """Yields the conditions of this and earlier versions of transformers 5 for one kind of layer."""
         past = layers.rope.original_length
-        if _is_foreign(layers):
-            yield Difference("frequencies", "honoured", "as requested, if the model's own code reads these keys")
+        if is_foreign(layers):
+            yield Difference.unknown(foreign_code(layers))
         if layers.changes_with_length:
             yield keeps_state(layers)
         if layers.key != ALL_LAYERS and layers.kind == "longrope" and layers.model_type not in _CAME_WITH_5_21:
@@ -47,8 +53,8 @@ class Transformers5Engine(Engine):
             yield Difference("frequencies", "honoured", "as requested", text)
 
     def evidence(self, layers: Layers) -> How:
-        """Returns ``run`` for all model types of transformers, whose rotary modules tests compare, else ``source``."""
-        return "source" if _is_foreign(layers) else "run"
+        """Returns ``run``: tests compare the rotary modules of all model types."""
+        return "not known" if is_foreign(layers) else "run"
 
     def serve(self, serving: Serving) -> list[Command]:
         """Returns Python code that loads the model, with the changes that the folder's configuration lacks."""

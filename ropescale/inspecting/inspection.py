@@ -10,8 +10,9 @@ from typing import Unpack
 
 from ..adapters import Adapter, find_loadable, on_base_shown
 from ..checkpoints.locating import read_config
-from ..configs.configuration import ONLY_V5_KEYS, Configuration, unread_by_v4
+from ..configs.configuration import ONLY_V5_KEYS, Configuration
 from ..configs.section import LARGEST
+from ..engines.transformers4 import is_met
 from ..errors import ScheduleError
 from ..files import read_json
 from ..output.formatting import brief, listed, names_of
@@ -296,7 +297,7 @@ def traps(configuration: Configuration, files: Files | None = None) -> list[str]
     """
     files = files or {}
     found = [*_scaling_traps(configuration, patched="ropescale.json" in files)]
-    found += [ONLY_V5_KEYS] if unread_by_v4(configuration) else []
+    found += [ONLY_V5_KEYS] if is_met(configuration) else []
     if any("attn_factor" in r.scaling and "attention_factor" not in r.scaling for r in configuration.ropes.values()):
         found.append("transformers ignores attn_factor; it reads attention_factor")
     return list(dict.fromkeys([*found, *_limit_traps(configuration, files)]))

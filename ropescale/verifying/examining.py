@@ -22,8 +22,9 @@ from ..checkpoints.contents import number, optional_json
 from ..checkpoints.loading import load_model, load_tokenizer, refuse_code, refuse_unloadable
 from ..checkpoints.locating import read_config
 from ..checkpoints.patching import other_limits
-from ..configs.configuration import MAXIMUM_STAYS, ONLY_V5_KEYS, Configuration, read_rope, unread_by_v4
+from ..configs.configuration import MAXIMUM_STAYS, ONLY_V5_KEYS, Configuration, read_rope
 from ..configs.section import LARGEST
+from ..engines.transformers4 import is_met
 from ..errors import CheckpointError, ConfigError, DataError, RopescaleError, VerificationError
 from ..lengths import parse_length
 from ..models.patching import installed
@@ -355,7 +356,7 @@ def examine_folder(name: str, folder: Path, trusted: bool, record: Record | None
         report.problems += [f"no rotary module has a table for the {key} layers" for key in lacking]
     compare_softmax(skeleton, intended.softmax, report)
     _check_limits(folder, configuration, report)
-    if unread_by_v4(configuration):
+    if is_met(configuration):
         report.warnings.append(ONLY_V5_KEYS)
     return report
 

@@ -51,11 +51,17 @@ NO_PROPORTIONAL = [
 ]
 ROWS = "vLLM and SGLang: cannot use the three rows of positions of qwen2_vl_text under {}; use another rope_theta"
 SOFTMAX = "llama.cpp: derives a softmax scale of its own from the scaling factor (1.296 instead of 1)"
+FOREIGN = (
+    "transformers 5 and transformers 4: lack {}, and it is not known what the checkpoint's own code, if any, reads"
+)
 TWO_LISTS = {"name": "longrope", "factor": 32, "short_factor": [1.0] * 32, "long_factor": [2.0] * 32}
 WARNINGS: list[tuple[str, Any, list[str]]] = [
     *(("llama", spec, []) for spec in ("yarn:factor=4", "yarn:factor=3.3", "llama3:factor=4", "ntk:factor=4")),
     ("llama", "linear:factor=4", [RAISES]),
-    ("llama", "yarn:factor=4,truncate=false", ["llama.cpp and mlx-lm: always round the ramp"]),
+    ("llama", "yarn:factor=4,truncate=false", [
+        "llama.cpp: always rounds the ramp",
+        "mlx-lm: always rounds the ramp to whole pairs (truncate = true); `ropescale export --for mlx-lm` supplies it",
+    ]),
     ("llama", "yarn:factor=4,attention_factor=1", [
         "SGLang: recomputes the attention factor (1.139 instead of 1)",
         "llama.cpp: recomputes the attention factor (1.139 instead of 1); `ropescale export",
@@ -153,14 +159,20 @@ WARNINGS: list[tuple[str, Any, list[str]]] = [
         DROPS, f"mlx-lm: reads no scaling for {name}",
     ]) for name in ("cohere", "ernie4_5_moe", "glm4")),
     *((name, PER_PAIR, [SERVES, DROPS, f"mlx-lm: reads no scaling for {name}"])
-      for name in ("glm", "helium", "llama4_text")),  # vLLM runs the first two by transformers' code
+      for name in ("helium", "llama4_text")),  # vLLM runs the first two by transformers' code
+    ("glm", PER_PAIR, [SERVES, DROPS, "mlx-lm: does not rotate the 32 of 64 coordinates of glm"]),
+    ("glm", "ntk:factor=4", ["mlx-lm: does not rotate the 32 of 64 coordinates of glm"]),
     ("cohere2_moe", PER_PAIR, [
         "vLLM and SGLang: cannot apply per-pair factors to the pairs of cohere2_moe", DROPS,
         "transformers 4: lacks cohere2_moe",
     ]),
-    ("mycustom", "yarn:factor=4", ["vLLM and SGLang: lack mycustom; serve it with transformers"]),
+    ("mycustom", "yarn:factor=4", [
+        "vLLM and SGLang: lack mycustom; serve it with transformers", FOREIGN.format("mycustom"),
+    ]),
     ("own class", "yarn:factor=4", ["vLLM and SGLang: lack LlamaTwiceForCausalLM"]),
-    ("own code", "yarn:factor=4", ["vLLM and SGLang: run My with the checkpoint's own code, if at all"]),
+    ("own code", "yarn:factor=4", [
+        "vLLM and SGLang: run My with the checkpoint's own code, if at all", FOREIGN.format("my"),
+    ]),
     ("no class", "llama3:factor=4", []),
     ("bamba", "yarn:factor=4", ["SGLang: lacks BambaForCausalLM"]),
     ("mixtral", "yarn:factor=4", ["SGLang: does not scale mixtral, silently", "mlx-lm: reads no scaling for mixtral"]),

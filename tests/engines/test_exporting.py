@@ -22,7 +22,10 @@ from rotary_modules import assert_same_tables, quiet, rotary_classes, stock_conf
 import ropescale
 from ropescale.cli.main import main
 from ropescale.configs.configuration import Configuration
-from ropescale.engines import transformers4
+from ropescale.engines import ENGINES, llama_cpp, mlx_lm, model_code, transformers4
+from ropescale.engines.base import as_it_lies, layers_in
+from ropescale.engines.exported import exported as claimed
+from ropescale.errors import ConfigError
 from ropescale.evals.reference import CHECKPOINT
 from ropescale.exporting import Export, export
 
@@ -42,6 +45,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "glm4": LLAMA | {"model_type": "glm4", "partial_rotary_factor": 0.5},
     "qwen2": LLAMA | {"model_type": "qwen2"},
 }
+OUTCOMES = Path(__file__).parents[1] / "helpers" / "model_coverage" / "coverage.json"
 FACTORS = {"name": "table", "factors": [1.0 + i / 8 for i in range(32)], "attention_factor": 1.2}
 
 
@@ -407,3 +411,41 @@ def test_wrong_usage_exits_with_2_and_one_line(words, message, tmp_path, ran):
     out, err = ran("export", str(write_checkpoint(tmp_path, LLAMA)), *words, code=2)
     assert out == ""
     assert err.startswith("error: ") and message in err and err.count("\n") == 1
+
+
+# ---------------------------------------------------------------------------------------------------------
+# No claim without its ground
+
+
+NOT_KNOWN = "not known what it computes."
+
+
+@pytest.mark.parametrize("engine", ["transformers5", "transformers4"])
+def test_of_a_type_that_nothing_has_it_is_not_known_what_is_computed(engine, tmp_path, capsys):
+    folder = write_checkpoint(tmp_path, LLAMA | {"model_type": "zorblax", "architectures": ["ZorblaxForCausalLM"]})
+    assert main(["export", str(folder), "--for", engine, "--schedule", "yarn:factor=2"]) == 1
+    out, err = capsys.readouterr()
+    assert NOT_KNOWN in out and "from_pretrained" in out and "honoured" not in out
+    assert "it is not known what transformers" in err
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_every_claim_of_every_type_has_its_ground(engine):
+    """A table of the engine's code, or of this transformers, has the type; else nothing is claimed."""
+    for name in json.loads(OUTCOMES.read_text()):
+        try:
+            configuration = Configuration.read({"model_type": name})
+            kinds = layers_in(configuration, 4096)
+        except ConfigError:  # does not rotate, or its default lacks a key
+            continue
+        done = claimed(ENGINES[engine], as_it_lies("MODEL", configuration, 4096), {})
+        grounds = {
+            "vllm": lambda each: model_code.code("vllm", each) in ("own", "transformers"),
+            "sglang": lambda each: model_code.code("sglang", each) in ("own", "transformers"),
+            "mlx-lm": lambda each: mlx_lm.built(each, each.kind) is not None,
+            "llama.cpp": lambda each: llama_cpp.architecture(each) is not None,
+            "transformers5": lambda each: model_code.is_in_transformers(each.model_type),
+            "transformers4": lambda each: bool({each.model_type, each.whole_type} & transformers4.TYPES),
+        }
+        if done.refusal is None and done.how != "not known":
+            assert all(map(grounds[engine], kinds)), name

@@ -71,6 +71,21 @@ def test_an_attention_factor_of_yarn_is_carried_by_mscale(scale, weight, tmp_pat
     assert (slope * mscale + 1) / (slope * under + 1) == pytest.approx(scale, rel=1e-12)
 
 
+@pytest.mark.parametrize("scale", [1.0, 1.2])
+def test_a_ramp_between_pairs_is_carried_by_factors_per_pair(scale, tmp_path):
+    """The table that mlx-lm builds of them is yarn's in float64, and not that of the rounded ramp."""
+    spec = f"yarn:factor=8,truncate=false,attention_factor={scale}"
+    done = exported(LLAMA, spec, tmp_path)
+    assert changed(done) == {} and done.warnings == []
+    given, config = told(done), LLAMA
+    [asked] = ropescale.frequencies(config, spec).values()
+    built = [10000.0 ** (-i / 32) / factor for i, factor in enumerate(given["long_factor"])]
+    assert built == pytest.approx(asked.inv_freq, rel=1e-12) and given["rope_type"] == "longrope"
+    original = given["original_max_position_embeddings"]
+    length = changes_of(done)["max_position_embeddings"]
+    assert math.sqrt(1 + math.log(length / original) / math.log(original)) == pytest.approx(scale, rel=1e-9)
+
+
 def test_per_pair_factors_with_a_scale_below_1_are_refused(tmp_path):
     below = FACTORS | {"attention_factor": 0.9}
     done = exported(LLAMA, below, tmp_path, target_length="16k")
@@ -105,7 +120,7 @@ def test_types_whose_configuration_can_say_the_scale_are_given_it(model_type, tm
 
 ROWS: dict[str, tuple[dict[str, Any], Any, dict[str, tuple[str, str]]]] = {
     "yarn": (LLAMA, "yarn:factor=8", {}),
-    "no rounding": (LLAMA, "yarn:factor=8,truncate=false", {"truncate": ("dropped", "true")}),
+    "no rounding": (LLAMA, "yarn:factor=8,truncate=false", {}),
     "linear": (LLAMA, "linear:factor=4", {}),
     "llama3": (LLAMA, "llama3:factor=4", {}),
     "theta": (LLAMA, "ntk:factor=4", {}),

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import generate_mlx_models
 import pytest
 from engine_models import (
     FAMILIES,
@@ -36,7 +37,6 @@ from ropescale.exporting import Export, export
 TOLERANCE = 5e-4
 """Nats; the table of docs/engines.md has what was measured."""
 
-MLX = "0.32.4"
 SCALED: dict[str, Any] = {
     "yarn, scale 1.5": "yarn:factor=4,attention_factor=1.5",
     "yarn, scale 0.9": "yarn:factor=4,attention_factor=0.9",
@@ -71,7 +71,7 @@ def arguments(done: Export) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def python() -> Path:
-    return environment("mlx-lm", f"mlx-lm=={mlx_lm.ENGINE.version}", f"mlx[cpu]=={MLX}")
+    return environment("mlx-lm", f"mlx-lm=={mlx_lm.ENGINE.version}", f"mlx[cpu]=={generate_mlx_models.MLX}")
 
 
 def score(python: Path, jobs: list[list[Any]]) -> None:
@@ -101,6 +101,11 @@ def computed(python: Path, folder: Path, beside: Path, **more: Any) -> Any:
     """What mlx-lm computes of one folder."""
     score(python, [[str(beside / "found.json"), {"path_or_hf_repo": str(folder), **more}, PROMPTS]])
     return json.loads((beside / "found.json").read_text())
+
+
+@pytest.mark.engines
+def test_what_mlx_lm_builds_of_every_type_is_what_the_file_says():
+    assert generate_mlx_models.generate() == mlx_lm.load()
 
 
 @pytest.mark.engines
