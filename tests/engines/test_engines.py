@@ -105,12 +105,13 @@ WARNINGS: list[tuple[str, Any, list[str]]] = [
     ("deepseek_v3", "linear:factor=4", [
         "vLLM and SGLang: overwrite linear with deepseek_yarn on MLA models", RAISES, SOFTMAX,
     ]),
-    ("deepseek_v3", "yarn:factor=4", [SOFTMAX]),
+    ("deepseek_v3", "yarn:factor=4", []),  # the makers' mscale and mscale_all_dim are kept
+    ("deepseek_v3", "yarn:factor=4,mscale=1,mscale_all_dim=0", [SOFTMAX]),
     ("deepseek_v3", "yarn:factor=4,mscale=1,mscale_all_dim=1", []),
     ("deepseek_v3", "yarn:factor=4,mscale=1,mscale_all_dim=0.5", [
         "llama.cpp: recomputes the attention factor (1 instead of 1.065)",
     ]),
-    ("deepseek_v3", "yarn:factor=4,attention_factor=1", [
+    ("deepseek_v3", "yarn:factor=4,mscale=1,mscale_all_dim=0,attention_factor=1", [
         "vLLM: replaces an attention factor of 1 on MLA models by deepseek_llama_scaling",
         "SGLang and llama.cpp: recompute the attention factor (1.139 instead of 1)",
         SOFTMAX,
