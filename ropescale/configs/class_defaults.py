@@ -61,15 +61,17 @@ FIELDS = (
     "sliding_window",
     "attention_chunk_size",
 )
-THETA_NAMES = (
-    "rope_theta",
-    "rotary_emb_base",
-    "global_rope_theta",
-    "local_rope_theta",
-    "rope_local_base_freq",
-    "swa_rope_theta",
-    "compress_rope_theta",
-)
+THETA_OF = {
+    "rope_theta": [ALL_LAYERS, "full_attention", "main"],
+    "rotary_emb_base": [],
+    "global_rope_theta": ["full_attention"],
+    "local_rope_theta": ["sliding_attention"],
+    "rope_local_base_freq": ["sliding_attention"],
+    "swa_rope_theta": ["sliding_attention"],
+    "compress_rope_theta": ["compress"],
+}
+"""The layer types whose theta each top-level key states in a vendor's file, if the class itself does not read it."""
+THETA_NAMES = tuple(THETA_OF)
 PARTIAL_NAMES = ("partial_rotary_factor", "rotary_pct")
 V4 = {name: [ALL_LAYERS] for name in ("rope_theta", "partial_rotary_factor", "rope_scaling")}
 """The layer types that each top-level key of transformers 4 applies to, unless the class's entry has its own ``v4``."""

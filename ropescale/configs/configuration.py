@@ -146,7 +146,7 @@ class Configuration:
             )
         if parameters.get("rope_theta") is None or maximum is None:
             raise text.missing()
-        check_theta(text, parameters["rope_theta"])
+        check_theta(text, key, parameters["rope_theta"])
         head_dim = text.head_dim(key, parameters)
         partial = share(parameters.get("partial_rotary_factor", 1.0), parameters["rope_type"])
         proportional = parameters["rope_type"] == "proportional"
@@ -249,15 +249,13 @@ class Scaling:
 
 def unread_by_v4(configuration: Configuration) -> bool:
     """Whether transformers 4, which ignores ``rope_parameters``, would use different parameters than transformers 5."""
-    section, reaches = configuration.section, configuration.text.v4
+    section = configuration.section
     if "rope_parameters" not in section:
         return False
     no_theta = not any(name in section for name in THETA_NAMES)
-    return any(
-        (rope.is_scaled and key in reaches.get("rope_scaling", ()) and section.get("rope_scaling") is None)
-        or (key == ALL_LAYERS and no_theta and rope.theta != 10000)
-        for key, rope in configuration.ropes.items()
-    )
+    if any(key == ALL_LAYERS and no_theta and rope.theta != 10000 for key, rope in configuration.ropes.items()):
+        return True
+    return section.get("rope_scaling") is None and _v4_scaling(configuration.text, configuration.parameters) is not None
 
 
 def in_both_dialects(configuration: Configuration) -> dict[str, Any]:
@@ -291,30 +289,71 @@ def write_rope(configuration: Configuration, scaling: Scaling) -> dict[str, Any]
         section["original_max_position_embeddings"] = scaling.original_length
     _write_v4(section, merged, text)
     _write_oddities(section, merged, text)
-    return (
-        {**copy.deepcopy(dict(configuration.raw)), "text_config": section} if configuration.is_multimodal else section
-    )
+    if not configuration.is_multimodal:
+        return section
+    stated = configuration.raw.get("text_config")
+    if isinstance(stated, Mapping) and "model_type" not in stated:  # filled in from the whole model
+        section.pop("model_type", None)
+    return {**copy.deepcopy(dict(configuration.raw)), "text_config": section}
 
 
 def _write_v4(section: dict[str, object], merged: Mapping[str, Mapping[str, object]], text: Section) -> None:
-    """Writes the parameters into the keys of transformers 4 if the model type has such keys, and removes stale keys."""
-    stated = {name for name in (*THETA_NAMES, *PARTIAL_NAMES, "rope_scaling") if section.pop(name, None) is not None}
-    scaled = text.v4.get("rope_scaling", [])
-    known = scaled in ([ALL_LAYERS], ["full_attention"])  # v4 had no other types with nested parameters
-    keys = dict.fromkeys(THETA_NAMES, "rope_theta") | dict.fromkeys(PARTIAL_NAMES, "partial_rotary_factor")
-    for name, key in keys.items():
+    """Writes the parameters into the keys of transformers 4 if the model type has such keys, and removes stale keys.
+
+    A key that the vendor's file states, but transformers does not read, follows the table that it describes.
+    """
+    scaling = _v4_scaling(text, merged)
+    for name in THETA_NAMES:
+        kinds = text.v4.get(name, text.named_by(name))
+        table = next((merged[kind] for kind in kinds if kind in merged), {})
+        if "rope_theta" in table and (section.get(name) is not None or (_has_v4(text) and name in text.v4)):
+            _set(section, name, table["rope_theta"])
+    partials = [table.get("partial_rotary_factor") for table in merged.values()]
+    for name in PARTIAL_NAMES:
         first = next((merged[kind] for kind in text.v4.get(name, ()) if kind in merged), {})
-        if key in first and (known or name in stated):
-            section[name] = first[key]
-    if known and scaled[0] in merged:
-        parameters = merged[scaled[0]]
-        kind = str(parameters["rope_type"])
-        # mlx-lm reads the partial factor of proportional RoPE in rope_scaling.
-        beside = {"rope_theta"} | ({"partial_rotary_factor"} if kind != "proportional" else set())
-        rest = {key: value for key, value in parameters.items() if key not in beside}
-        section["rope_scaling"] = None if rest == {"rope_type": "default"} else rest  # null means plain RoPE
-        if kind in text.family.v4_keys:
-            section["rope_scaling"] = {"type": kind} | {key: parameters[key] for key in text.family.v4_keys[kind]}
+        if "partial_rotary_factor" in first and (_has_v4(text) or section.get(name) is not None):
+            _set(section, name, first["partial_rotary_factor"])
+        elif name in text.v4 or (name == "partial_rotary_factor" and {*partials} != {section.get(name)}):
+            section.pop(name, None)  # transformers 5 would give it to every table that states none
+    if scaling is not None or _has_v4(text) or "rope_scaling" in section:
+        section["rope_scaling"] = scaling  # null means plain RoPE
+
+
+def _set(section: dict[str, object], name: str, value: object) -> None:
+    """Sets a key, but keeps the vendor's spelling of an equal number, such as 10000 for 10000.0."""
+    if section.get(name) != value:
+        section[name] = value
+
+
+def _has_v4(text: Section) -> bool:
+    """Whether transformers 4 has a key for the scaling, and reads it as part of one table."""
+    return text.v4.get("rope_scaling") in ([ALL_LAYERS], ["full_attention"])
+
+
+def _v4_scaling(text: Section, tables: Mapping[str, Mapping[str, object]]) -> Parameters | None:
+    """Returns the ``rope_scaling`` that is equivalent to rope parameters, or None for plain RoPE or without such a key.
+
+    A class that came later (DeepSeek-V4) reads the key as well, and then builds all its tables from the older keys: it
+    gets the key only if the file has older keys, and no table outside the key's reach is scaled.
+    """
+    reach = text.v4.get("rope_scaling", ())
+    if len(reach) != 1 or reach[0] not in tables:
+        return None
+    parameters = tables[reach[0]]
+    if not _has_v4(text):
+        is_older = any(text.stated.get(name) is not None for name in (*THETA_NAMES, "rope_scaling"))
+        scaled = [kind for kind, table in tables.items() if table["rope_type"] != "default"]
+        if not is_older or scaled != reach:
+            return None
+    kind = str(parameters["rope_type"])
+    # mlx-lm reads the partial factor of proportional RoPE in rope_scaling.
+    beside = {"rope_theta"} | ({"partial_rotary_factor"} if kind != "proportional" else set())
+    rest = {key: value for key, value in parameters.items() if key not in beside}
+    if rest == {"rope_type": "default"}:
+        return None
+    if kind in text.family.v4_keys:
+        return {"type": kind} | {key: parameters[key] for key in text.family.v4_keys[kind]}
+    return {**rest, "type": kind} if text.old.get("type") else rest  # a vendor's own code may read only the old name
 
 
 def _write_oddities(section: dict[str, object], merged: Mapping[str, Mapping[str, object]], text: Section) -> None:

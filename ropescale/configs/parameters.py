@@ -224,7 +224,7 @@ def check_parameters_beside(section: Section, key: str, parameters: Mapping[str,
             )
 
 
-def check_theta(section: Section, theta: object) -> None:
+def check_theta(section: Section, key: str, theta: object) -> None:
     """Raises an error if some layers, or transformers 4, would use a different theta."""
     thetas = section.stated.get("layer_rope_theta")  # Granite's SWA models; 0 marks a layer that does not rotate
     stated = [value for value in thetas if value and value != theta] if isinstance(thetas, list) else []
@@ -234,6 +234,14 @@ def check_theta(section: Section, theta: object) -> None:
             f"layer_rope_theta gives some layers the theta {min(others)} in addition to rope_theta {brief(theta)}; "
             "a model with more than one theta in one table cannot be described by one schedule"
         )
+    for name in THETA_NAMES:
+        value = section.stated.get(name)
+        if key in section.named_by(name) and value is not None and value != theta:
+            raise ConfigError(
+                f"{name} is {brief(value)} at the top level, which {section.model_type} does not read, and "
+                f"transformers computes with the rope_theta {brief(theta)} of rope_parameters or its class; make them "
+                "agree"
+            )
     part = section.stated.get("attn_config")  # DBRX's theta, which transformers 4 read there and 5 does not
     inner = part.get("rope_theta") if isinstance(part, Mapping) else None
     if inner is not None and inner != theta:

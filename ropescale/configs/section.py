@@ -139,6 +139,10 @@ class Section:
         stated = ((name, self.stated.get(name)) for name in names if key in reaches.get(name, ()))
         return next(((name, value) for name, value in stated if value is not None), None)
 
+    def named_by(self, name: str) -> list[str]:
+        """Returns the layer types whose theta a top-level key states, if the class does not read this key."""
+        return [] if name in self.v4 or not self.is_known else class_defaults.THETA_OF[name]
+
     def head_dim(self, key: str, parameters: Mapping[str, object]) -> int:
         """Returns the dimension of a head: the stated value, the class's default, or hidden_size / num_attention_heads.
 

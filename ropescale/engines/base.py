@@ -366,15 +366,6 @@ class Serving:
             lines += [f"text.{key} = {value!r}" for key, value in changed.items()]
         return "\n".join([*lines, f"model = AutoModelForCausalLM.from_pretrained({given}{passed})"])
 
-    def is_untouched(self, layers: Layers) -> bool:
-        """Whether these layers have no scaling and keep the parameters of the vendor's configuration."""
-        if layers.kind != "default":
-            return False
-        if self.is_written:
-            return "rope_parameters" not in self.stored.section
-        stored = {each.key: each.parameters for each in layers_in(self.stored, self.length)}
-        return stored.get(layers.key) == layers.parameters
-
     def needed_positions(self, multiplied: tuple[str, ...] = ("linear",)) -> int:
         """Returns the ``max_position_embeddings`` with which an engine's tables of cos and sin cover every position.
 

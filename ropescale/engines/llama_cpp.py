@@ -132,7 +132,7 @@ def route_of(serving: Serving) -> Literal["options", "table", "converted"] | Non
         return "options"
     if tabled:
         return "table"
-    return "converted" if serving.is_written and _survives(serving) else None
+    return "converted" if serving.is_written and _survives(serving) and _reaches(_changed(serving)) else None
 
 
 def _is_converted(serving: Serving) -> bool:
@@ -156,13 +156,19 @@ def why_not(serving: Serving) -> str | None:
     bound = layers.configuration.default_of("attention_chunk_size" if name == "llama4" else "sliding_window")
     window = bound if isinstance(bound, int) else 0
     keys = {"attention.sliding_window": Value("UINT32", window)} if window or name == "llama4" else {}
-    theta_alone = name in known.SLIDING_HAS_THETA and layers.kind == "default"
-    apart = theta_alone or name in known.SLIDING_UNSCALED | known.OUT_OF_REACH  # layers with a window stay as they are
-    if layers.key != ALL_LAYERS and not apart:
+    if name not in known.OUT_OF_REACH and not _reaches(layers):
         return f"llama.cpp's {name} scales the layers with a window as well"
     if serving.source.scaled:  # an arbitrary factor in place of the vendor's
         keys["rope.scaling.factor"] = Value("FLOAT32", 2.0)
     return refusal(name, keys, layers.parameters, layers.rope, serving.length)
+
+
+def _reaches(layers: Layers) -> bool:
+    """Whether the keys of a GGUF file determine the rotation of these layers, and not that of layers with a window."""
+    name = architecture(layers)
+    theta_alone = name in known.SLIDING_HAS_THETA and layers.kind == "default"
+    is_apart = layers.key == ALL_LAYERS or theta_alone or name in known.SLIDING_UNSCALED
+    return name is None or (is_apart and name not in known.OUT_OF_REACH)
 
 
 def _changed(serving: Serving) -> Layers:

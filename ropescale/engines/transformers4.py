@@ -77,10 +77,13 @@ class Transformers4Engine(Engine):
         return "load it with transformers 5"
 
     def remaining(self, serving: Serving, layers: Layers) -> Iterable[Difference]:
-        """Returns the differences that remain with the exported code; empty for unchanged layers without scaling."""
+        """Returns the differences that remain with the exported code.
+
+        There are none for layers without scaling that have their vendor's keys.
+        """
         if lacked_type(layers.configuration) or is_foreign(layers):
             return self.differences(layers)
-        if serving.is_untouched(layers):
+        if serving.is_written and "rope_parameters" not in serving.stored.section and layers.kind == "default":
             return ()
         if serving.is_written and unread_by_v4(serving.stored):
             return [Difference.base_rope("does not read rope_parameters; patch the folder with the schedule as-is")]

@@ -162,6 +162,42 @@ def test_deepseek_v4_turns_the_slice_of_a_head_that_its_older_key_states(said):
     assert_same_tables(read_back(config), stock_tables(config))
 
 
+YARN = {"factor": 4, "original_max_position_embeddings": 65536, "type": "yarn"}
+PUBLISHED = [
+    ("deepseek_v4", {"rope_theta": 10000, "compress_rope_theta": 160000, "rope_scaling": YARN, "qk_rope_head_dim": 64}),
+    ("mimo_v2_flash", {"rope_theta": 5000000, "swa_rope_theta": 10000, "partial_rotary_factor": 0.334}),
+    ("gemma3_text", {"rope_theta": 1000000, "rope_local_base_freq": 10000}),
+    ("gpt_neox", {"rotary_emb_base": 10000, "rotary_pct": 0.25}),
+    ("cohere", {"rope_theta": 500000, "rotary_pct": 1.0, "logit_scale": 0.25}),
+]
+
+
+@pytest.mark.parametrize("schedule", ["yarn:factor=2", "abf:rope_theta=123456"])
+@pytest.mark.parametrize(("model_type", "published"), PUBLISHED)
+def test_the_keys_that_a_vendor_publishes_stay_in_step_with_those_of_transformers_5(model_type, published, schedule):
+    plan = make_plan({"model_type": model_type, **published}, schedule, replace_scaling=True)
+    changed = {"rope_theta", "compress_rope_theta", "rotary_emb_base"} if schedule.startswith("abf") else set()
+    changed -= {"rope_theta"} if model_type == "deepseek_v4" else set()  # the theta of its unscaled layers
+    expected = published | dict.fromkeys(changed & published.keys(), 123456)
+    if "rope_scaling" in published:
+        expected["rope_scaling"] = None if changed else plan.config["rope_parameters"]["compress"] | {"type": "yarn"}
+        for key in ("rope_theta", "partial_rotary_factor"):
+            (expected["rope_scaling"] or {}).pop(key, None)
+    assert expected.items() <= plan.config.items()
+    for key, value in stock_config(plan.config).rope_parameters.items():
+        assert value == plan.config["rope_parameters"][key] or "type" in value
+    assert_same_tables(read_back(plan.config), stock_tables(plan.config))
+
+
+def test_a_theta_that_the_class_does_not_read_is_refused_and_a_section_receives_no_type_of_its_own():
+    mimo = {"model_type": "mimo_v2_flash", "rope_theta": 640000, "swa_rope_theta": 10000}
+    with pytest.raises(ConfigError, match="rope_theta is 640000 at the top level, which mimo_v2_flash does not read"):
+        make_plan(mimo, "yarn:factor=2")
+    text = {"max_position_embeddings": 4096, "rope_theta": 1e4, "head_dim": 64}
+    written = make_plan({"model_type": "minimax_m3_vl", "text_config": text}, "yarn:factor=2").config
+    assert written["model_type"] == "minimax_m3_vl" and "model_type" not in written["text_config"]
+
+
 NAMED = [
     (key, ours, theirs)
     for key in TYPES

@@ -6,6 +6,7 @@ import json
 import shlex
 import shutil
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from rotary_modules import assert_same_tables, quiet, rotary_classes, stock_conf
 
 import ropescale
 from ropescale.cli.main import main
+from ropescale.configs import class_defaults
 from ropescale.configs.configuration import Configuration
 from ropescale.engines import ENGINES, llama_cpp, mlx_lm, model_code, transformers4
 from ropescale.engines.base import as_it_lies, layers_in
@@ -449,3 +451,31 @@ def test_every_claim_of_every_type_has_its_ground(engine):
         }
         if done.refusal is None and done.how != "not known":
             assert all(map(grounds[engine], kinds)), name
+
+
+def test_export_says_the_same_of_a_patched_folder_and_of_its_source_under_the_schedule(tmp_path):
+    """Of every type with a table of its own, in the older keys of its class where there are several tables."""
+    measured = 0
+    for model_type, entry in class_defaults.load().items():
+        if not entry or "text" in entry or (layers := _rotating(model_type)) is None:
+            continue
+        thetas = entry["default_theta"] if isinstance(entry.get("default_theta"), dict) else {}
+        keys = {name: kinds[0] for name, kinds in entry.get("v4", {}).items() if name in class_defaults.THETA_NAMES}
+        older = {name: thetas[kind] for name, kind in keys.items() if kind in thetas}
+        source, out = (tmp_path / f"{model_type}-{name}" for name in ("source", "out"))
+        write_checkpoint(source, {"model_type": model_type, **older})
+        ropescale.patch_checkpoint(source, out, "yarn:factor=2", **layers)
+        for engine in ENGINES:
+            patched, asked = export(out, engine), export(source, engine, "yarn:factor=2", **layers)
+            assert (patched.refusal is None, patched.rows) == (asked.refusal is None, asked.rows), (model_type, engine)
+        measured += 1
+    assert measured >= 110
+
+
+def _rotating(model_type: str) -> dict[str, Any] | None:
+    """Returns the options with which a default model of a type is patched, or None if it is refused."""
+    for layers in ("full", "all"):
+        with suppress(ropescale.RopescaleError):
+            make_plan({"model_type": model_type}, "yarn:factor=2", layers=layers, replace_scaling=True)
+            return {"layers": layers, "replace_scaling": True}
+    return None
