@@ -474,8 +474,8 @@ def test_export_says_the_same_of_a_patched_folder_and_of_its_source_under_the_sc
 
 def _rotating(model_type: str) -> dict[str, Any] | None:
     """Returns the options with which a default model of a type is patched, or None if it is refused."""
-    for layers in ("full", "all"):
+    for options in ({}, {"replace_scaling": True}, {"layers": "all"}):
         with suppress(ropescale.RopescaleError):
-            make_plan({"model_type": model_type}, "yarn:factor=2", layers=layers, replace_scaling=True)
-            return {"layers": layers, "replace_scaling": True}
+            make_plan({"model_type": model_type}, "yarn:factor=2", **options)
+            return options
     return None
