@@ -69,8 +69,10 @@ def command(model: str, engine: str, command_only: bool, as_json: bool, **option
         put("\n".join(each.text for each in done.commands))
     elif not command_only:
         print_result(as_json, done.to_dict, lambda: _page(done))
-    if (problem := done.refusal or done.doubt) is not None:
-        raise RunError(problem)
+    if done.error is not None:
+        raise done.error
+    if done.doubt is not None:
+        raise RunError(done.doubt)
 
 
 def _page(done: Export) -> str:

@@ -16,17 +16,39 @@ The command line prints the sentence after ``error:`` and exits with 2 (1 for Ru
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class WayOut:
+    """One way out of an error, which was tried before it is given.
+
+    Attributes:
+        text: the words for a person, such as ``use yarn or ntk``.
+        schedules: the names of schedules, each of which works instead.
+        options: the parameters that make the same request work, with values.
+        engine: the command-line name of another engine that works.
+    """
+
+    text: str
+    schedules: tuple[str, ...] = ()
+    options: Mapping[str, object] = field(default_factory=dict)
+    engine: str = ""
+
 
 class RopescaleError(Exception):
     """Base of every error that ropescale raises intentionally.
 
     Attributes:
         fields: the parameters that the message concerns; the command line appends their options: ``(--layers)``.
+        reason: what is wrong and where; the whole message, if the error has no advice as data.
+        advice: the ways out, which the message lists after the reason.
     """
 
-    def __init__(self, message: str = "", *fields: str) -> None:
-        super().__init__(message)
-        self.fields = fields
+    def __init__(self, reason: str = "", *fields: str, advice: Sequence[WayOut] = ()) -> None:
+        super().__init__("; ".join([reason, ", or ".join(each.text for each in advice)] if advice else [reason]))
+        self.fields, self.reason, self.advice = fields, reason, tuple(advice)
 
 
 class ScheduleError(RopescaleError, ValueError):

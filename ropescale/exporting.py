@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Unpack
 
-from .checkpoints.locating import find_model, read_config
-from .configs.configuration import Configuration
+from .checkpoints.locating import ADAPTER, checked, locate, read_config
+from .configs.configuration import Configuration, in_both_dialects, unread_by_v4
 from .engines import ENGINES
 from .engines.base import Engine, Serving, Source, as_it_lies, of_plan
 from .engines.exported import Export, exported, scaling_option, words
-from .errors import ScheduleError
+from .errors import CheckpointError, RopescaleError, ScheduleError, WayOut
 from .files import local_path
 from .output.formatting import argument, brief
-from .planning.plan import make_plan, refuse_unused
+from .planning.plan import Plan, make_plan, refuse_unused
 from .record import original_config, read_record
 from .request import Request, RequestOptions
 from .schedules import describe
@@ -45,12 +47,67 @@ def export(
     if engine not in ENGINES:
         raise ScheduleError(f"unknown engine {brief(engine)}; choose from {', '.join(ENGINES)}")
     request = Request.of(schedule, **options)
-    folder = find_model(model, revision, weights=False)
+    folder = locate(model, revision, weights=False)
+    if (folder / ADAPTER).exists():
+        raise CheckpointError(
+            f"{folder} is a PEFT adapter; merge it into its base (merge_and_unload), and export the saved result"
+        )
+    checked(folder)
     name = argument(local_path(model)) if local_path(model).is_dir() else str(model)
     if request.spec is None:
         request.refuse_without_schedule()
-        return exported(ENGINES[engine], *_stored(name, folder, revision))
-    return _under_schedule(ENGINES[engine], name, folder, revision, request)
+        done, serving, request = _stored(ENGINES[engine], name, folder, revision)
+    else:
+        done, serving, request = _under_schedule(ENGINES[engine], name, folder, revision, request)
+    if done.reason is None:
+        return done
+    tried = partial(_tried, name=name, folder=folder, revision=revision)
+    return replace(done, advice=tuple(_ways_out(engine, serving, request, tried)))
+
+
+def _tried(request: Request, *, name: str, folder: Path, revision: str | None) -> Serving | None:
+    """Returns how to serve a folder under another request, or None if the request is refused."""
+    stored, original = _read(folder, request.on_top)
+    try:
+        plan = make_plan(original.raw, request)
+    except RopescaleError:
+        return None
+    return None if plan.unsavable else of_plan(name, stored, plan, _source_of(plan, folder, revision))
+
+
+_TRIED = ("yarn", "linear", "ntk")
+"""The schedules that are tried in place of one that an engine cannot compute."""
+
+
+def _ways_out(
+    engine: str, serving: Serving, request: Request | None, tried: Callable[[Request], Serving | None]
+) -> Iterator[WayOut]:
+    """Yields what to do instead of serving a checkpoint in an engine that cannot compute its schedule.
+
+    Args:
+        engine: the command-line name of the engine.
+        serving: the checkpoint as it cannot be served.
+        request: the request of its schedule; None if it is the vendor's.
+        tried: returns how to serve the checkpoint under another request.
+    """
+
+    def works(other: Serving | None) -> bool:
+        return other is not None and ENGINES[engine].computes(other)
+
+    if serving.is_written and unread_by_v4(serving.stored):
+        completed = Configuration.read(in_both_dialects(serving.stored))
+        if works(as_it_lies(serving.model, completed, serving.length, serving.source)):
+            yield WayOut("patch it with the schedule as-is, which adds the keys of transformers 4", ("as-is",))
+    if request is not None:
+        frozen = {"freeze_at": serving.length}
+        if request.freeze_at is None and works(tried(replace(request, **frozen))):
+            yield WayOut(f"freeze it at a length, such as {serving.length}", options=frozen)
+        other = replace(request, factor=None, target_length=serving.length, overrides={}, freeze_at=None)
+        names = tuple(name for name in _TRIED if works(tried(replace(other, spec=name))))
+        if names:
+            yield WayOut(f"use {' or '.join(names)}", names, {"target_length": serving.length})
+    if engine != "transformers5" and ENGINES["transformers5"].computes(serving):
+        yield WayOut("serve it with transformers 5", engine="transformers5")
 
 
 def _read(folder: Path, on_top: bool = False) -> tuple[Configuration, Configuration]:
@@ -59,8 +116,8 @@ def _read(folder: Path, on_top: bool = False) -> tuple[Configuration, Configurat
     return Configuration.read(config), Configuration.read(original_config(config, folder, on_top))
 
 
-def _stored(name: str, folder: Path, revision: str | None) -> tuple[Serving, dict[str, str]]:
-    """Returns how to serve an unchanged folder, and the schedules that the folder was patched with.
+def _stored(engine: Engine, name: str, folder: Path, revision: str | None) -> tuple[Export, Serving, Request | None]:
+    """Exports an unchanged folder; also returns the request that the folder was patched with, if any.
 
     Raises:
         ScheduleError: the rope type is unknown, or a parameter of the scaling is out of range.
@@ -72,28 +129,38 @@ def _stored(name: str, folder: Path, revision: str | None) -> tuple[Serving, dic
         # dynamic NTK counts from max_position_embeddings, which is the trained length there
         scalings = [rope.scaling for rope in stored.ropes.values() if rope.scaling.get("rope_type") == "dynamic"]
         stretch = max((scaling.get("factor", 1) for scaling in scalings if "alpha" not in scaling), default=1)
-        return as_it_lies(name, stored, round(stored.max_length * stretch), Source(revision=revision)), {}
+        serving = as_it_lies(name, stored, round(stored.max_length * stretch), Source(revision=revision))
+        return exported(engine, serving, {}), serving, None
     specs = dict(record.spec)
     # the request that the folder's record describes
     changed = {key: length for key, length in record.original_length.items() if key in original.ropes}
     other = [length for key, length in changed.items() if length != original.ropes[key].original_length]
     scaled, beneath = any(original.ropes[key].is_scaled for key in changed), bool(record.beneath)
     replaces = scaled and not beneath
-    given = Request(None, original_length=next(iter(other), None), replace_scaling=replaces, on_top=beneath)
+    given = Request(specs, original_length=next(iter(other), None), replace_scaling=replaces, on_top=beneath)
     source = Source(words(specs, given), argument(record.source), revision, scaling_option(given))
-    return as_it_lies(name, stored, record.length, source), specs
+    serving = as_it_lies(name, stored, record.length, source)
+    return exported(engine, serving, specs), serving, given
 
 
-def _under_schedule(engine: Engine, name: str, folder: Path, revision: str | None, request: Request) -> Export:
+def _under_schedule(
+    engine: Engine, name: str, folder: Path, revision: str | None, request: Request
+) -> tuple[Export, Serving, Request]:
     """Exports the weights with a schedule that is not saved in a folder."""
-    (stored, original), record = _read(folder, request.on_top), read_record(folder)
+    stored, original = _read(folder, request.on_top)
     plan = make_plan(original.raw, request)
     refuse_unused(request, plan.used)
     if plan.unsavable:
         raise ScheduleError(plan.unsavable)
     if not plan.changes:
         raise ScheduleError("as-is changes nothing; leave the schedule out to serve the unchanged checkpoint")
+    serving = of_plan(name, stored, plan, _source_of(plan, folder, revision))
     specs = {key: describe(each) for key, each in plan.schedules.items()}
-    scaled = scaling_option(request) if plan.original.is_scaled else ()
-    source = Source(words(specs, request), argument(record.source) if record else None, revision, scaled)
-    return replace(exported(engine, of_plan(name, stored, plan, source), specs), notes=plan.notes)
+    return replace(exported(engine, serving, specs), notes=plan.notes), serving, request
+
+
+def _source_of(plan: Plan, folder: Path, revision: str | None) -> Source:
+    """Returns the source of the weights for a plan, and the options that request it."""
+    record, specs = read_record(folder), {key: describe(each) for key, each in plan.schedules.items()}
+    scaled = scaling_option(plan.request) if plan.original.is_scaled else ()
+    return Source(words(specs, plan.request), argument(record.source) if record else None, revision, scaled)

@@ -102,7 +102,7 @@ class KeySpans:
                 lost = lost or what
         if lost:
             why = f"{path} holds key spans of another {lost}"
-            raise CheckpointError(f"{why}; choose another file, or replace them with force", "out", "force")
+            raise CheckpointError(f"{why}; choose another file, or allow to replace them", "out", "force")
 
 
 _MADE_WITH = {

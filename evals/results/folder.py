@@ -169,7 +169,7 @@ def refuse_loss(folder: Path, results: Mapping[str, Any], force: bool) -> None:
     lost = lost_from(there, results) if there else ""
     if lost:
         raise CheckpointError(
-            f"{folder} holds {lost}; {ELSEWHERE}, or replace its results with force",
+            f"{folder} holds {lost}; {ELSEWHERE}, or allow to replace its results",
             "out",
             "force",
         )

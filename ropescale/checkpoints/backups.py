@@ -249,5 +249,4 @@ def refuse_links(folder: Path, names: list[str]) -> None:
             raise CheckpointError(
                 f"{folder / name} is a symbolic link, as in the Hub's shared cache; write to another folder instead",
                 "out",
-                "in_place",
             )

@@ -472,7 +472,7 @@ def check_target(source: Path | None, out: str | Path, force: bool = False) -> P
         return target
     sweep_leftovers(target)  # such as the lock of a command that was killed after it had renamed the folder
     if not force:
-        raise CheckpointError(f"{target} exists already; choose another folder, or replace it with force", "force")
+        raise CheckpointError(f"{target} exists already; choose another folder, or allow to replace it", "force")
     with translated(target, "read"):
         why = None if is_empty(target) else why_not_ours(target)
     if why is not None:

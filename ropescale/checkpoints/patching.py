@@ -217,8 +217,7 @@ def _refuse_contradiction(
         raise CheckpointError("out and in_place are mutually exclusive; choose one", "out", "in_place")
     if in_place and not local_path(model).is_dir():
         raise CheckpointError(
-            f"{model} is not a local folder, so it cannot be changed in place; write to another folder",
-            "in_place",
+            f"{model} is not a local folder, so it cannot be changed in place; write to another folder instead",
             "out",
         )
     if out is None and not in_place and not dry_run and push_to_hub is None:

@@ -169,6 +169,13 @@ class Difference:
     computes: str
     warning: str = ""
 
+    @property
+    def prevents(self) -> bool:
+        """Whether an engine with this difference cannot compute the schedule."""
+        if self.field == "frequencies":
+            return self.status in LOST
+        return self.field in ("softmax scale", "attention factor") and self.status == "unsupported"
+
     @classmethod
     def base_rope(cls, warning: str) -> Difference:
         """Returns the difference of an engine that does not scale the frequencies."""
@@ -455,9 +462,13 @@ class Engine(ABC):
     def serve(self, serving: Serving) -> list[Command]:
         """Returns the commands to paste, or an empty list if no command can express the schedule."""
 
-    @abstractmethod
-    def workaround(self, layers: Layers) -> str:
-        """Returns advice for a schedule that the engine cannot serve."""
+    def computes(self, serving: Serving) -> bool:
+        """Whether the engine is known to compute the frequencies of every kind of layer, by a command."""
+        spelled = self.spelled(serving)
+        found = (each for layers in spelled.layers for each in self.remaining(spelled, layers))
+        unknown = any(self.evidence(layers) == "not known" for layers in spelled.layers)
+        lost = unknown or any(each.prevents or each.status == "not known" for each in found)
+        return not lost and bool(self.serve(serving))
 
     def spelled(self, serving: Serving) -> Serving:
         """Returns the same checkpoint with the schedule in the engine's own keys."""

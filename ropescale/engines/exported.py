@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from itertools import chain
 from typing import get_args
 
+from ..errors import RunError, WayOut
 from ..planning.layers import is_windowed
 from ..request import Request
 from ..schedules import names
@@ -46,7 +47,8 @@ class Export:
         notes: remarks on the origin of the schedule's numbers.
         how: the evidence; the weakest, if it differs between layer types.
         served_version: the version with which tests serve whole models, or "".
-        refusal: why there is no command, with an alternative; None if there are commands.
+        reason: why there is no command; None if there are commands.
+        advice: what to do instead, if there is no command; every way was tried.
     """
 
     model: str
@@ -57,10 +59,21 @@ class Export:
     commands: list[Command]
     rows: list[FieldRow]
     warnings: list[str]
-    refusal: str | None
+    reason: str | None
     how: How
     served_version: str
     notes: tuple[str, ...] = ()
+    advice: tuple[WayOut, ...] = ()
+
+    @property
+    def error(self) -> RunError | None:
+        """The error of an engine that cannot compute the schedule; None if there are commands."""
+        return None if self.reason is None else RunError(self.reason, advice=self.advice)
+
+    @property
+    def refusal(self) -> str | None:
+        """The reason and the advice as a sentence; None if there are commands."""
+        return self.error and str(self.error)
 
     @property
     def doubt(self) -> str | None:
@@ -71,7 +84,7 @@ class Export:
 
     def to_dict(self) -> Mapping[str, object]:
         """Returns the export as a dict for JSON."""
-        return asdict(self) | {"served": self.refusal is None}
+        return asdict(self) | {"served": self.reason is None, "refusal": self.refusal}
 
 
 def exported(engine: Engine, serving: Serving, schedules: Mapping[str, str]) -> Export:
@@ -84,19 +97,19 @@ def exported(engine: Engine, serving: Serving, schedules: Mapping[str, str]) -> 
     """
     spelled = engine.spelled(serving)
     differences = [list(engine.remaining(spelled, layers)) for layers in spelled.layers]
-    lost = next((i for i, each in enumerate(differences) if any(map(_prevents, each))), None)
+    lost = next((i for i, each in enumerate(differences) if any(found.prevents for found in each)), None)
     commands = engine.serve(serving) if lost is None else []
     # The commands already meet the conditions of honoured fields, except conditions on the frequencies.
     told = [each for each in chain(*differences) if each.status != "honoured" or each.field == "frequencies"]
     warnings = [each.warning for each in told if each.warning]
-    refusal = None
+    reason = None
     if not commands:
         layers, reasons = spelled.layers[lost or 0], [each for each in differences[lost or 0] if each.status in LOST]
         why = next((each.warning for each in reasons if each.warning), "")
         warnings = [text for text in warnings if text != why]
         because = f": {why.partition(';')[0]}".replace("{s}", "s") if why else ""
         schedule = f"{layers.kind} for {layers.model_type}"
-        refusal = f"{engine.name} cannot compute this schedule ({schedule}){because}; {engine.workaround(layers)}"
+        reason = f"{engine.name} cannot compute this schedule ({schedule}){because}"
     return Export(
         model=serving.model,
         engine=engine.name,
@@ -111,7 +124,7 @@ def exported(engine: Engine, serving: Serving, schedules: Mapping[str, str]) -> 
             if each.status != "honoured"
         ],
         warnings=[sentence([engine.name], text) for text in dict.fromkeys(warnings)],
-        refusal=refusal,
+        reason=reason,
         how=_evidence(engine, spelled, differences),
         served_version=engine.served_version,
     )
@@ -122,13 +135,6 @@ def _evidence(engine: Engine, serving: Serving, differences: Iterable[Iterable[D
     if any(each.status == "not known" for each in chain(*differences)):
         return "not known"
     return max(map(engine.evidence, serving.layers), key=get_args(How).index)
-
-
-def _prevents(difference: Difference) -> bool:
-    """Whether an engine with this difference cannot compute the schedule."""
-    if difference.field == "frequencies":
-        return difference.status in LOST
-    return difference.field in ("softmax scale", "attention factor") and difference.status == "unsupported"
 
 
 def scaling_option(request: Request) -> tuple[str, ...]:

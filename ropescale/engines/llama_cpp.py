@@ -65,18 +65,6 @@ class LlamaCppEngine(Engine):
         told = options(serving) or [] if route == "options" else []
         return [Command("sh", _server(serving, gguf, *told), made_of)]
 
-    def workaround(self, layers: Layers) -> str:
-        """Returns advice for a schedule that cannot be served."""
-        name = architecture(layers)
-        if layers.kind == "dynamic":
-            return "freeze it at a length, or use yarn"
-        if name in known.OWN_SOFTMAX_SCALE:
-            other = "yarn with mscale=1,mscale_all_dim=1 in a patched folder, and convert that folder"
-            return f"use another rope_theta (ntk, abf), or {other}"
-        if name is None or layers.kind in KINDS:  # supported for every architecture, but not for these layers
-            return "serve it with transformers"
-        return "use yarn, linear or another rope_theta (ntk, abf), which it supports for every architecture"
-
     def remaining(self, serving: Serving, layers: Layers) -> Iterator[Difference]:
         """Yields the differences that remain with the commands of :meth:`serve`."""
         route, of_file = route_of(serving), list(converted(layers))

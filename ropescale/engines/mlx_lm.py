@@ -79,12 +79,6 @@ class MlxLmEngine(Engine):
             Command("sh", generate, "or once, with the prompt from standard input"),
         ]
 
-    def workaround(self, layers: Layers) -> str:
-        """Returns advice for a schedule that cannot be served."""
-        if layers.kind != "default" and built(layers, "default", "both") == "":
-            return "use another rope_theta (ntk, abf), or serve it with transformers"
-        return "serve it with transformers"
-
     def spelled(self, serving: Serving) -> Serving:
         """Returns the checkpoint with rope parameters from which mlx-lm computes the requested attention factor."""
         return serving.spelled(_own_keys)
@@ -213,16 +207,14 @@ def _lost(layers: Layers) -> Iterator[Difference]:
         text = f"reads no scaling for {where}, silently leaving base RoPE; use another rope_theta (ntk, abf)"
         yield Difference.base_rope(text)
     elif found == "stops":
-        yield Difference.stops(f"stop{{s}} with an error at {kind} for {code}; {ENGINE.workaround(layers)}")
+        yield Difference.stops(f"stop{{s}} with an error at {kind} for {code}")
     elif found == "pairs":
         yield Difference.wrong_pairs(layers, "rotates the wrong pairs")
     elif found == "width":
         width = f"{layers.rope.rotary_dim} of {layers.rope.head_dim} coordinates of {where}"
         yield Difference.stops(f"does not rotate the {width}; serve it with transformers", "another width")
     elif found:
-        yield Difference.stops(
-            f"computes another table for {where} under {kind}; {ENGINE.workaround(layers)}", "another table"
-        )
+        yield Difference.stops(f"computes another table for {where} under {kind}", "another table")
 
 
 def _other_numbers(layers: Layers) -> Iterator[Difference]:

@@ -44,14 +44,6 @@ class SGLangEngine(vllm.VLLMEngine):
         words += ["--context-length", str(serving.length), *serving.revision, *serving.trusting]
         return [Command("sh", shell(*words, *option("--json-model-override-args", told)))]
 
-    def workaround(self, layers: Layers) -> str:
-        """Returns advice for a schedule that cannot be served."""
-        if code("sglang", layers) != "own":
-            return "serve it with transformers"
-        if _is_unscaled(layers):
-            return "use another rope_theta (ntk, abf), or serve it with transformers"
-        return super().workaround(layers)
-
     def own_keys(self, layers: Layers, positions: int) -> Mapping[str, object]:
         """Returns the rope parameters from which SGLang computes the requested numbers."""
         if layers.kind == "yarn" and not math.isclose(layers.attention_factor, _yarn_scale(layers)):

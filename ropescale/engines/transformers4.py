@@ -72,10 +72,6 @@ class Transformers4Engine(Engine):
         changed = {} if serving.is_written else serving.changes()
         return [Command("python", serving.snippet({key: changed[key] for key in changed if key != "rope_parameters"}))]
 
-    def workaround(self, layers: Layers) -> str:
-        """Returns advice for a schedule that transformers 4 cannot compute."""
-        return "load it with transformers 5"
-
     def remaining(self, serving: Serving, layers: Layers) -> Iterable[Difference]:
         """Returns the differences that remain with the exported code.
 

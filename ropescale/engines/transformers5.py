@@ -60,9 +60,5 @@ class Transformers5Engine(Engine):
         """Returns Python code that loads the model, with the changes that the folder's configuration lacks."""
         return [Command("python", serving.snippet(serving.v5_changes(serving.wanted.max_length)))]
 
-    def workaround(self, layers: Layers) -> str:
-        """Returns advice for a schedule that cannot be computed."""
-        return "patch the checkpoint, and check it with `ropescale verify`"
-
 
 ENGINE = Transformers5Engine()

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import ClassVar, Literal
 
+from ..configs.class_defaults import ALL_LAYERS
 from ..schedules.by_parts import temperature
 from ..schedules.longrope import usual_scale
 from .base import EVERY, Command, Difference, Engine, Layers, Serving, option, shell
@@ -92,17 +93,6 @@ class VLLMEngine(Engine):
         own = code(self.key, serving.layers[0]) == "own"
         return serving.needed_positions(self.multiplied) if own else serving.wanted.max_length
 
-    def workaround(self, layers: Layers) -> str:
-        """Returns advice for a schedule that cannot be served."""
-        if code("vllm", layers) != "own":
-            return "serve it with transformers"
-        if takes_one_row(layers):
-            return f"{_ANOTHER_THETA}, or serve it with transformers"
-        others = (
-            "yarn" if layers.is_mla or layers.model_type == "gpt_oss" else "yarn, linear or another rope_theta (ntk)"
-        )
-        return f"use {others}, or serve it with transformers"
-
     def spelled(self, serving: Serving) -> Serving:
         """Returns the checkpoint with the schedule in the engine's own keys, if the engine runs its own code."""
         if code(self.key, serving.layers[0]) != "own":
@@ -125,7 +115,8 @@ class VLLMEngine(Engine):
 def _in_its_own_code(layers: Layers) -> Iterator[Difference]:
     kind, name, stated, length = layers.kind, layers.model_type, layers.parameters, layers.rope.original_length
     if kind != "default" and ((name, layers.key) in _PLAIN or architecture(layers) in _UNSCALED):
-        yield Difference.base_rope(f"never scales the {layers.key} layers of {name}")
+        where = "layers" if layers.key == ALL_LAYERS else f"{layers.key} layers"
+        yield Difference.base_rope(f"never scales the {where} of {name}")
         return
     if takes_one_row(layers):
         yield one_row(layers)

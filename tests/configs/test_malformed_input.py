@@ -119,7 +119,7 @@ def test_places_that_cannot_be_are_refused(model, capsys, words, sentence):
 
 def test_an_existing_output_is_refused_and_a_dry_run_shows_what_would_be_written(model, capsys, ran):
     Path("out").mkdir()
-    said = "out exists already; choose another folder, or replace it with force"
+    said = "out exists already; choose another folder, or allow to replace it"
     refused(capsys, PATCH, f"{said} (--force)")
     shown = ran(*PATCH, "--dry-run")
     assert '+    "rope_type": "yarn"' in shown.out and f"warning: the command would write nothing: {said}" in shown.err

@@ -27,7 +27,7 @@ from ropescale.configs.configuration import Configuration
 from ropescale.engines import ENGINES, llama_cpp, mlx_lm, model_code, transformers4
 from ropescale.engines.base import as_it_lies, layers_in
 from ropescale.engines.exported import exported as claimed
-from ropescale.errors import ConfigError
+from ropescale.errors import ConfigError, ScheduleError
 from ropescale.evals.reference import CHECKPOINT
 from ropescale.exporting import Export, export
 
@@ -46,6 +46,9 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "gpt-oss": {"model_type": "gpt_oss", "max_position_embeddings": 131072},
     "glm4": LLAMA | {"model_type": "glm4", "partial_rotary_factor": 0.5},
     "qwen2": LLAMA | {"model_type": "qwen2"},
+    "v5": in_v5(LLAMA, rope_theta=500000.0),
+    "mimo": {"model_type": "mimo_v2_flash", "max_position_embeddings": 8192},
+    "minimax": {"model_type": "minimax_m3_vl", "text_config": {"model_type": "minimax_m3_vl_text"}},
 }
 OUTCOMES = Path(__file__).parents[1] / "helpers" / "model_coverage" / "coverage.json"
 FACTORS = {"name": "table", "factors": [1.0 + i / 8 for i in range(32)], "attention_factor": 1.2}
@@ -228,30 +231,52 @@ def test_the_rows_that_are_not_honoured_are_these(name, spec, engine, tmp_path):
 
 
 REFUSED = [
-    ("llama", "dynamic:factor=4", "llama.cpp", "freeze it at a length"),
-    ("qwen2", FACTORS, "llama.cpp", "use yarn, linear or another rope_theta"),
-    ("glm4", "ntk-su:factor=4", "vllm", "use yarn, linear or another rope_theta"),
-    ("glm4", "ntk-su:factor=4", "sglang", "use yarn, linear or another rope_theta"),
-    ("deepseek", "linear:factor=4", "vllm", "use yarn, or serve it with transformers"),
-    ("gpt-oss", "linear:factor=4", "vllm", "use yarn, or serve it with transformers"),
+    (
+        "llama",
+        "dynamic:factor=4",
+        "llama.cpp",
+        "freeze it at a length, such as 16384, or use yarn or linear or ntk",
+    ),
+    ("qwen2", FACTORS, "llama.cpp", "use yarn or linear or ntk, or serve it with transformers 5"),
+    ("glm4", "ntk-su:factor=4", "vllm", "use yarn or linear or ntk, or serve it with transformers 5"),
+    ("glm4", "ntk-su:factor=4", "sglang", "use yarn or linear or ntk, or serve it with transformers 5"),
+    ("deepseek", "linear:factor=4", "vllm", "use yarn or ntk, or serve it with transformers 5"),
+    ("gpt-oss", "linear:factor=64", "vllm", "use yarn, or serve it with transformers 5"),
     ("llama", "proportional:partial_rotary_factor=0", "vllm", "serve it with transformers"),
-    ("llama", "proportional:partial_rotary_factor=0.5", "transformers4", "load it with transformers 5"),
+    ("llama", "proportional:partial_rotary_factor=0.5", "transformers4", "serve it with transformers 5"),
+    ("mimo", "yarn:factor=2", "vllm", "use ntk, or serve it with transformers 5"),
+    ("minimax", "linear:factor=2", "vllm", "never scales the layers of minimax_m3_vl_text; use ntk, or serve it with"),
 ]
 
 
-@pytest.mark.parametrize(("name", "spec", "engine", "workaround"), REFUSED)
-def test_where_an_engine_cannot_there_is_no_command_but_a_way_out_that_leads_out(
-    name, spec, engine, workaround, tmp_path
-):
+@pytest.mark.parametrize(("name", "spec", "engine", "way_out"), REFUSED)
+def test_where_an_engine_cannot_there_is_no_command_but_a_way_out(name, spec, engine, way_out, tmp_path):
     done = exported(name, engine, spec, tmp_path)
     assert done.commands == []
-    assert done.refusal and workaround in done.refusal
+    assert done.refusal and way_out in done.refusal
     assert done.rows[0].field == "frequencies" and done.rows[0].status in ("dropped", "unsupported")
-    if "use yarn, linear" in workaround:
-        for other in ("yarn:factor=4", "linear:factor=4", "ntk:factor=4"):
-            assert exported(name, engine, other, tmp_path).refusal is None, other
-    if "freeze" in workaround:
-        assert exported(name, engine, spec, tmp_path, freeze_at=16384).refusal is None
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", CONFIGS)
+def test_every_piece_of_advice_leads_out_when_it_is_followed(name, engine, tmp_path):
+    folder = write_checkpoint(tmp_path / "made", CONFIGS[name])
+    options: dict[str, Any] = {"replace_scaling": True} if name in ("llama 3.1", "gpt-oss") else {}
+    for spec in (None, "yarn:factor=2", "linear:factor=2", "dynamic:factor=2", "ntk-su:factor=2", "llama3:factor=2"):
+        given = {} if spec is None else options
+        try:
+            done = export(folder, engine, spec, **given)
+        except ScheduleError:
+            continue
+        assert done.advice == (done.error.advice if done.error else ())
+        for advice in done.advice:
+            if advice.schedules == ("as-is",):
+                ropescale.patch_checkpoint(folder, tmp_path / f"as-is {spec}", "as-is")
+                assert export(tmp_path / f"as-is {spec}", engine).reason is None
+                continue
+            for other in advice.schedules or (spec,):
+                followed = export(folder, advice.engine or engine, other, **given, **advice.options)
+                assert followed.reason is None, (spec, advice)
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -341,8 +366,8 @@ def test_transformers_4_is_told_in_its_own_keys_and_only_what_it_cannot_read(tmp
     assert "rope_parameters" not in command.text
     done = export(write_checkpoint(tmp_path, in_v5(LLAMA, rope_theta=500000.0)), "transformers4")
     assert done.refusal == (
-        "transformers 4 cannot compute this schedule (default for llama): does not read rope_parameters; load it with "
-        "transformers 5"
+        "transformers 4 cannot compute this schedule (default for llama): does not read rope_parameters; patch it "
+        "with the schedule as-is, which adds the keys of transformers 4, or serve it with transformers 5"
     )
 
 
@@ -399,6 +424,12 @@ def test_what_cannot_be_served_exits_with_1_and_prints_the_table(tmp_path, ran):
     )
     assert ran(*words, "--command-only", code=1).out == ""
     assert json.loads(ran(*words, "--json", code=1).out)["served"] is False
+
+
+def test_an_adapter_is_to_be_merged_before_it_is_served(tmp_path, refused):
+    (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "base"}')
+    said = refused("export", tmp_path, "--for", "vllm")
+    assert said.endswith("is a PEFT adapter; merge it into its base (merge_and_unload), and export the saved result")
 
 
 @pytest.mark.parametrize(

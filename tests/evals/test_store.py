@@ -371,7 +371,7 @@ LESS = [
 
 @pytest.mark.parametrize(("change", "sentence"), LESS, ids=lambda value: value if isinstance(value, str) else "")
 def test_fewer_results_or_others_than_the_folder_holds_need_force(out, scored, change, sentence):
-    with untouched(out, f"holds {sentence}; choose another folder, or replace its results with force"):
+    with untouched(out, f"holds {sentence}; choose another folder, or allow to replace its results"):
         measured(out, **change, force=False)
     assert scored == []
 
