@@ -64,6 +64,14 @@ class Layers:
         return str(self.configuration.raw.get("model_type"))
 
     @property
+    def dialect(self) -> str:
+        """Whose keys give the rope parameters: transformers 4's (``v4``), 5's (``v5``), ``both`` or none (``bare``)."""
+        v4 = bool(V4_NAMES & self.section.keys())
+        if self.section.get("rope_parameters"):
+            return "both" if v4 else "v5"
+        return "v4" if v4 else "bare"
+
+    @property
     def is_mla(self) -> bool:
         """Whether the model has latent attention (MLA, as in DeepSeek), which rotates a separate slice of the heads."""
         return bool(self.configuration.default_of("qk_rope_head_dim"))

@@ -6,10 +6,11 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from pathlib import PurePath
-from typing import ClassVar, Literal
+from functools import cache
+from pathlib import Path, PurePath
+from typing import Any, ClassVar, Literal
 
-from ..configs.class_defaults import ALL_LAYERS, load
+from ..configs.class_defaults import ALL_LAYERS
 from ..gguf import architectures as known
 from ..gguf.files import Value
 from ..gguf.routes import refusal
@@ -17,7 +18,16 @@ from ..output.formatting import argument
 from ..planning.layers import is_windowed
 from ..record import softmax_factor
 from ..schedules.by_parts import temperature
+from . import model_code
 from .base import EVERY, Command, Difference, Engine, Layers, Serving, shell
+from .model_code import is_in_transformers
+
+PATH = Path(__file__).with_suffix(".json")
+"""What llama.cpp's converter makes of configurations (``tests/tools/generate_llama_cpp_models.py``).
+
+``architectures`` has the architecture of each class that it knows; ``types`` has what the file has otherwise than
+transformers by dialect and rope type: ``theta``, ``width``, ``scaling``, or nothing.
+"""
 
 KINDS = ("default", "linear", "yarn")
 """The rope types that every architecture supports."""
@@ -124,14 +134,15 @@ def route_of(serving: Serving) -> Literal["options", "table", "converted"] | Non
 
 
 def _is_converted(serving: Serving) -> bool:
-    """Whether the converter may support this model type."""
-    return any(architecture(layers) or layers.model_type not in load() for layers in serving.layers)
+    """Whether the converter supports this model type."""
+    return any(map(architecture, serving.layers))
 
 
 def _survives(serving: Serving) -> bool:
     """Whether the converter preserves the schedule of the folder's configuration."""
     plain = all(layers.kind == "default" for layers in serving.layers if is_windowed(layers.key))
-    lost = any(each.field in _DECISIVE for layers in serving.layers for each in converted(layers))
+    found = [each for layers in serving.layers for each in converted(layers)]
+    lost = any(each.field in _DECISIVE and each.status != "not known" for each in found)
     return not lost and (plain or serving.is_vendors)
 
 
@@ -220,11 +231,53 @@ def _refused(serving: Serving, layers: Layers) -> Iterator[Difference]:
 def architecture(layers: Layers) -> str | None:
     """Returns the architecture that the model type has in a GGUF file, or None if it is unknown."""
     of_wrapper = known.OF_WRAPPERS.get(layers.whole_type, {})
-    return of_wrapper.get(layers.model_type) or known.OF_MODEL_TYPES.get(layers.model_type)
+    named = of_wrapper.get(layers.model_type) or known.OF_MODEL_TYPES.get(layers.model_type)
+    return named or load()["architectures"].get(model_code.architecture(layers))
+
+
+@cache
+def load() -> dict[str, Any]:
+    """Reads the table at :data:`PATH`."""
+    return json.loads(PATH.read_text(encoding="utf-8"))
 
 
 def converted(layers: Layers) -> Iterator[Difference]:
     """Yields the differences of llama.cpp for one kind of layer, in a file from convert_hf_to_gguf.py."""
+    found = list(_computed(layers))
+    yield from found
+    if not any(each.field == "frequencies" for each in found):
+        yield from _written(layers)
+
+
+def written(layers: Layers) -> str | None:
+    """Returns what the converter writes otherwise (see :data:`PATH`), or None if that is not known."""
+    types, inner, rope = load()["types"], layers.model_type, layers.rope
+    renamed = inner if is_in_transformers(inner) else known.SAME_CLASS.get(str(model_code.architecture(layers)), "")
+    names = (f"{layers.whole_type}/{inner}", layers.whole_type, inner.removesuffix("_text"), renamed)
+    entry = next((types[name] for name in names if name in types), {})
+    # the converter fills in the defaults of transformers' class
+    found = entry.get(layers.dialect, {}).get(layers.kind)
+    if layers.dialect == "bare" and found is None:
+        found = entry.get("v5", {}).get(layers.kind)
+    if found == "theta" and rope.theta == 10000:  # llama.cpp's own
+        found = ""
+    return None if found == "width" else found
+
+
+def _written(layers: Layers) -> Iterator[Difference]:
+    """Yields the difference between the keys that the converter writes and the configuration."""
+    name, found = architecture(layers), written(layers)
+    if name is None:
+        yield Difference.stops(computes="the converter stops")
+    elif found is None:
+        yield Difference.unknown(f"its converter was not checked with {layers.kind} for {layers.model_type}; {_HAS_IT}")
+    elif found:
+        what = "rope_theta" if found == "theta" else f"{layers.kind} scaling"
+        yield Difference.base_rope(f"its converter writes no {what} for {layers.model_type}; {_HAS_IT}")
+
+
+def _computed(layers: Layers) -> Iterator[Difference]:
+    """Yields the differences in what llama.cpp computes from a converted file's keys."""
     kind, name, stated = layers.kind, architecture(layers), layers.parameters
     if kind in ("linear", "yarn"):
         yield from converted_softmax_scale(layers)

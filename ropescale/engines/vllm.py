@@ -130,7 +130,10 @@ def _in_its_own_code(layers: Layers) -> Iterator[Difference]:
     if kind == "yarn":
         asked, usual = layers.attention_factor, temperature(layers.factor)
         overwrites = layers.is_mla and name not in MLA_BUT_PLAIN
-        if overwrites and stated.get("attention_factor") == 1:
+        if name == "deepseek_v4":  # it sets mscale and mscale_all_dim to 0 (models/deepseek_v4/common/rope.py)
+            if not math.isclose(asked, 1.0):
+                yield Difference.recomputed_scale(asked, 1.0, " of DeepSeek-V4")
+        elif overwrites and stated.get("attention_factor") == 1:
             text = "replaces an attention factor of 1 on MLA models by deepseek_llama_scaling instead of yarn's scale"
             yield Difference("attention factor", "recomputed", "deepseek_llama_scaling", text)
         elif overwrites and not math.isclose(asked, deepseek_scale(stated)):

@@ -109,3 +109,6 @@ OF_MODEL_TYPES = {
 
 OF_WRAPPERS = {"mistral3": {"ministral3": "mistral3", "mistral": "mistral3", "mistral4": "mistral4"}}
 """The architecture that the converter writes for a wrapped language model, by the types of wrapper and model."""
+
+SAME_CLASS = {"DeepseekV3ForCausalLM": "deepseek_v3"}
+"""The model type of transformers whose class also loads other model types, such as Kimi K2."""

@@ -138,7 +138,8 @@ WARNINGS: list[tuple[str, Any, list[str]]] = [
     ("deepseek_v3", "ntk:factor=4", []),
     ("dbrx", "ntk:factor=4", []),
     ("dbrx", "linear:factor=4", [
-        RAISES, "SGLang: does not scale dbrx, silently", "mlx-lm: reads no scaling for dbrx",
+        RAISES, "SGLang: does not scale dbrx, silently", "llama.cpp: its converter writes no linear scaling for dbrx",
+        "mlx-lm: reads no scaling for dbrx",
         "transformers 4: ignores rope_scaling for dbrx",
     ]),
     ("olmo3", "ntk:factor=4", ["transformers 4: has one theta for all layers of olmo3, so the other layers change"]),
@@ -175,9 +176,11 @@ WARNINGS: list[tuple[str, Any, list[str]]] = [
         "vLLM and SGLang: run My with the checkpoint's own code, if at all", FOREIGN.format("my"),
     ]),
     ("no class", "llama3:factor=4", []),
-    ("bamba", "yarn:factor=4", ["SGLang: lacks BambaForCausalLM"]),
+    ("bamba", "yarn:factor=4", [
+        "SGLang: lacks BambaForCausalLM", "llama.cpp: its converter was not checked with yarn for bamba",
+    ]),
     ("mixtral", "yarn:factor=4", ["SGLang: does not scale mixtral, silently", "mlx-lm: reads no scaling for mixtral"]),
-    ("ministral3", "yarn:factor=32", ["transformers 4: lacks ministral3, which came with transformers 5"]),
+    ("ministral3", "yarn:factor=32", ["llama.cpp: its converter was not checked with yarn", "transformers 4: lacks ministral3, which came with transformers 5"]),
     ("lighton_ocr", "yarn:factor=4", ["transformers 4: lacks lighton_ocr, which came with transformers 5"]),
     ("qwen3_vl", "yarn:factor=4", []),
 ]  # fmt: skip

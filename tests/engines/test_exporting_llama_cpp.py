@@ -15,6 +15,7 @@ from ropescale.checkpoints.model_card import card
 from ropescale.cli.main import main
 from ropescale.exporting import Export, export
 
+LLAMA_SIZES = {"hidden_size": 64, "num_attention_heads": 4, "max_position_embeddings": 512, "rope_theta": 10000.0}
 MSCALE = "yarn:factor=8,mscale=1,mscale_all_dim=1"
 
 
@@ -80,7 +81,12 @@ def test_the_gguf_of_a_ministral3_that_export_writes_has_no_log_multiplier(tmp_p
     makers = {"type": "yarn", "factor": 16.0, "original_context_length": 16384, "yarn_log_multiplier": 1.0}
     keys = {f"rope.scaling.{name}": value for name, value in makers.items()}
     write_keys(tmp_path / "made.gguf", "mistral3", context_length=262144, **keys)
-    done = export(_folder({"model_type": "ministral3"}, tmp_path), "llama.cpp", "yarn:factor=32", replace_scaling=True)
+    done = export(
+        _folder({"model_type": "ministral3"}, tmp_path),
+        "llama.cpp",
+        "yarn:factor=32,truncate=true",
+        replace_scaling=True,
+    )
     words = shlex.split(done.commands[0].text.replace("\\\n", ""))
     assert main(words[1:]) == 0
     from ropescale.gguf.files import open_gguf
@@ -91,7 +97,7 @@ def test_the_gguf_of_a_ministral3_that_export_writes_has_no_log_multiplier(tmp_p
 
 
 def test_a_model_as_its_makers_scaled_it_takes_no_flags_at_all(tmp_path):
-    for model_type in ("ministral3", "deepseek_v3", "llama"):
+    for model_type in ("deepseek_v3", "llama"):
         done = export(_folder({"model_type": model_type}, tmp_path), "llama.cpp")
         assert _as_asked(done)
         assert done.commands[0].text == f"llama-server -m made.gguf -c {done.length}"
@@ -107,3 +113,12 @@ def test_a_type_that_the_converter_does_not_know_is_refused(tmp_path):
     done = export(_folder({"model_type": "helium"}, tmp_path), "llama.cpp", "yarn:factor=4")
     facts = ("llama.cpp cannot", "yarn for helium", "converter does not support helium", "serve it with transformers")
     assert done.refusal is not None and all(fact in done.refusal for fact in facts)
+
+
+def test_kimi_k2_and_deepseek_v3_have_one_answer_and_an_unknown_class_has_no_command(tmp_path):
+    kimi = DEEPSEEK | {"model_type": "kimi_k2", "architectures": ["DeepseekV3ForCausalLM"]}
+    for spec in ("yarn:factor=8", "ntk:factor=4"):
+        found = [export(_folder(each, tmp_path), "llama.cpp", spec) for each in (kimi, DEEPSEEK)]
+        assert len({(done.refusal is None, done.how) for done in found}) == 1
+    done = export(_folder({"model_type": "zorblax", **LLAMA_SIZES}, tmp_path), "llama.cpp", "yarn:factor=2")
+    assert done.commands == [] and done.refusal and "does not support zorblax" in done.refusal
