@@ -26,7 +26,7 @@ def command(ctx: click.Context, out: str) -> None:
     from ..errors import CheckpointError
     from ..evals.reference import CHECKPOINT, held_out_documents
     from ..evals.results.folder import writable_folder
-    from ..files import atomic_write
+    from ..files import atomic_write, translated
     from ..verifying.examining import verify
 
     folder = writable_folder(out)
@@ -45,7 +45,8 @@ def command(ctx: click.Context, out: str) -> None:
     worst = max(module.difference for module in report.modules)
     say(f"   live: yes ({report.intended}; largest relative difference {worst:.1e})")
     say("3. eval: perplexity on held-out library modules, as-is, linear and YaRN, every length from one pass")
-    atomic_write(text, rows)
+    with translated(text):
+        atomic_write(text, rows)
     words = [CHECKPOINT, "--data", text, "--lengths", ",".join(map(str, LENGTHS))]
     words += [word for schedule in SCHEDULES for word in ("--schedule", schedule)]
     words += ["--windows", 1, "--truncation-stride", 128, "--no-short-context", "-o", folder]

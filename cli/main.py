@@ -13,8 +13,8 @@ from importlib import import_module, metadata
 import click
 
 from .. import __version__
-from ..errors import RopescaleError, RunError, VerificationError
-from ..files import Terminated, terminable
+from ..errors import RopescaleError, RunError, StorageError, VerificationError
+from ..files import Terminated, failed, terminable
 from ..output.formatting import cut, visible
 from ..schedules.base import suggest
 from .options import drop_output, say
@@ -130,13 +130,12 @@ def main(args: Sequence[str] | None = None) -> int:
 def translate(error: BaseException, command: str | None = None) -> tuple[int, str]:
     """Returns an error's exit code and message, followed by the command's options that set the error's fields."""
     if isinstance(error, RopescaleError):
-        code = FAILED if isinstance(error, (RunError, VerificationError)) else WRONG_INPUT
+        code = FAILED if isinstance(error, (RunError, StorageError, VerificationError)) else WRONG_INPUT
         return code, _one_line(f"{error}{_options(error.fields, command)}")
     if isinstance(error, click.ClickException):
         return WRONG_INPUT, _usage_sentence(error)
     if isinstance(error, OSError) and error.strerror:
-        where = error.filename2 or error.filename
-        return WRONG_INPUT, _one_line(f"{where}: {error.strerror}" if where else error.strerror)
+        return translate(failed(f"{error.filename2 or error.filename or 'a file'} cannot be used", error))
     if isinstance(error, MemoryError) or (isinstance(error, ImportError) and "failed to map segment" in str(error)):
         return FAILED, "not enough memory; provide more, or reduce the task"
     return FAILED, _one_line(f"unexpected {type(error).__name__}: {error}; run with --debug to see where")

@@ -38,8 +38,8 @@ from pathlib import Path
 import numpy as np
 from filelock import FileLock, Timeout
 
-from ..errors import CheckpointError
-from ..files import made_folder, set_aside, sha256
+from ..errors import CheckpointError, StorageError
+from ..files import failed, made_folder, set_aside, sha256
 from .parallel.processes import Group, World
 from .scoring.batches import BatchPlan, Scored
 
@@ -445,9 +445,12 @@ def _translated(folder: Path | None) -> Iterator[None]:
         yield
     except CheckpointError:
         raise
-    except (OSError, sqlite3.Error) as error:
-        why = getattr(error, "strerror", None) or error
-        raise CheckpointError(
-            f"cannot write into {folder}: {why}; finished work is kept; run the same command to continue once this "
-            "is repaired"
+    except sqlite3.Error as error:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # SQLite hides what the system said
+        kind = StorageError if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR) else CheckpointError
+        raise kind(
+            f"cannot write into {folder}: {error}; finished work is kept; run the same command to continue once this "
+            "is repaired (free some space, or raise ulimit -f)"
         ) from error
+    except OSError as error:
+        raise failed(f"cannot write into {folder}", error) from error

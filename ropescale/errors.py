@@ -6,12 +6,14 @@
     ├── ScheduleError (ValueError) a schedule, its spec or its fields
     ├── ConfigError (ValueError)   a checkpoint's or a model's configuration
     ├── CheckpointError (OSError)  files and folders
+    │   └── StorageError           a disk that is full, or fails
     ├── DataError (ValueError)     documents, lengths, tokens
     ├── ServerError                a server that cannot be reached, rejects a request, or sends an invalid response
     ├── RunError                   a measurement or an upload that failed while running
     └── VerificationError          the intended table is not live, or another limit is below the target length
 
-The command line prints the sentence after ``error:`` and exits with 2 (1 for RunError and VerificationError).
+The command line prints the sentence after ``error:`` and exits with 2 (1 for RunError, StorageError and
+VerificationError).
 """
 
 from __future__ import annotations
@@ -61,6 +63,10 @@ class ConfigError(RopescaleError, ValueError):
 
 class CheckpointError(RopescaleError, OSError):
     """A file or folder that is missing, exists already, or cannot be read or written."""
+
+
+class StorageError(CheckpointError):
+    """A disk that is full or fails while something is written; nothing half-written is left."""
 
 
 class DataError(RopescaleError, ValueError):

@@ -8,6 +8,7 @@ process that writes the same name removes the leftovers of a killed process.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import itertools
 import json
@@ -27,7 +28,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, Never
 
-from .errors import CheckpointError, ConfigError, DataError
+from .errors import CheckpointError, ConfigError, DataError, StorageError
 
 LOG = logging.getLogger(__name__)
 
@@ -208,9 +209,23 @@ def translated(where: Path, what: Literal["read", "written"] = "written") -> Ite
     except OSError as error:
         name = error.filename
         within = not isinstance(name, str) or name.startswith(str(where)) or f".{where.name[:200]}." in name
-        raise CheckpointError(
-            f"{where} cannot be {what}: {error.strerror or error}{'' if within else f' ({name})'}"
-        ) from error
+        raise failed(f"{where} cannot be {what}{'' if within else f' ({name})'}", error) from error
+
+
+_ADVICE = {
+    errno.ENOSPC: "free some space, then run the command again",
+    errno.EDQUOT: "free some space, then run the command again",
+    errno.EFBIG: "raise the limit on the size of files (ulimit -f), then run the command again",
+    errno.EIO: "check the disk, then run the command again",
+}
+"""What to do about a disk that is full or fails."""
+
+
+def failed(what: str, error: OSError) -> CheckpointError:
+    """Returns the error for a file or folder that cannot be written: ``what``, the reason, and what to do."""
+    advice = _ADVICE.get(error.errno or 0)
+    kind = StorageError if advice else CheckpointError
+    return kind(f"{what}: {error.strerror or error}; {advice or 'choose another place, or allow writing there'}")
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -329,8 +344,10 @@ def writable_file(out: str | Path, check: Callable[[Path], None]) -> Path:
             pass
     except CheckpointError:
         raise
-    except (OSError, ValueError, RuntimeError) as error:
-        raise CheckpointError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from None
+    except OSError as error:
+        raise failed(f"cannot write {path}", error) from None
+    except (ValueError, RuntimeError) as error:
+        raise CheckpointError(f"cannot write {path}: {error}") from None
     return path
 
 
@@ -343,7 +360,7 @@ def write_checked(content: bytes, out: str | Path, check: Callable[[Path], None]
     except CheckpointError:
         raise
     except OSError as error:
-        raise CheckpointError(f"cannot write {path}: {error.strerror or error}") from error
+        raise failed(f"cannot write {path}", error) from error
     return path
 
 

@@ -11,14 +11,14 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NotRequired, cast
 
 from typing_extensions import TypedDict
 
 from ...errors import CheckpointError, DataError
-from ...files import atomic_write, local_path, sha256, sha256_of, translated
+from ...files import atomic_path, atomic_write, local_path, made_folder, sha256, sha256_of, translated
 from ...output.formatting import listed
 from .. import store
 from ..checking import Damaged, sealed, unsealed
@@ -221,24 +221,25 @@ def write(folder: Path, results: Mapping[str, object], files: Mapping[str, bytes
         CheckpointError: the folder contains more results or different ones, or the files cannot be written.
     """
     refuse_loss(folder, results, force)
-    with translated(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+    with made_folder(folder), translated(folder):
         there = existing(folder)
         listed_there = {} if there is None else there.get("files", {})
-        if any("/" in name or name.startswith(".") for name in listed_there):
+        if any(not name or "/" in name or name.startswith(".") for name in listed_there):
             raise CheckpointError(f"{folder / RESULTS} lists files outside the folder; {ELSEWHERE}")
         digests = {name: [sha256(content)] for name, content in files.items()}
         names = [*digests, *(name for name in listed_there if name not in digests)]
         known = {name: [*digests.get(name, []), *listed_there.get(name, [])] for name in names}
-        if there is None:
-            _move_foreign_aside(folder / RESULTS, [])
-        atomic_write(folder / RESULTS, sealed({**results, "files": known}))
-        for name in names:
-            _move_foreign_aside(folder / name, known[name])
-            if name in files:
-                atomic_write(folder / name, files[name])
-            else:  # a metric or picture that the new results lack
-                (folder / name).unlink(missing_ok=True)
+        with ExitStack() as written:  # first all files beside their places, because the disk may be full
+            for name, content in files.items():
+                written.enter_context(atomic_path(folder / name)).write_bytes(content)
+            begun = written.enter_context(atomic_path(folder / RESULTS))  # the last one, which is renamed first
+            begun.write_bytes(sealed({**results, "files": known}).encode())
+            if there is None:
+                _move_foreign_aside(folder / RESULTS, [])
+            for name in names:
+                _move_foreign_aside(folder / name, known[name])
+        for name in listed_there.keys() - files.keys():  # a metric or picture that the new results lack
+            (folder / name).unlink(missing_ok=True)
         atomic_write(folder / RESULTS, sealed({**results, "files": digests}))
 
 

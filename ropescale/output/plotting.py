@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CheckpointError, RopescaleError
-from ..files import atomic_path, link_target
+from ..files import atomic_path, failed, link_target
 from .formatting import first_line, visible_lines
 
 if TYPE_CHECKING:
@@ -150,9 +150,10 @@ def save(figure: Figure, path: str | Path) -> None:
             figure.savefig(temporary, dpi=160, format=path.suffix[1:].lower(), metadata=_METADATA)
     except CheckpointError:
         raise
-    except (OSError, ValueError) as error:  # a null byte in the name raises ValueError
-        reason = getattr(error, "strerror", None) or error
-        raise CheckpointError(f"cannot write a plot to {path}: {reason}") from error
+    except OSError as error:
+        raise failed(f"cannot write a plot to {path}", error) from error
+    except ValueError as error:  # a null byte in the name
+        raise CheckpointError(f"cannot write a plot to {path}: {error}") from error
 
 
 def _check_ours(path: Path) -> None:

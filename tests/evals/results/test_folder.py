@@ -9,10 +9,10 @@ from crashing import failures, kills, tree, unchanged
 from losses import digest, reseal
 from tiny import documents, llama
 
-from ropescale.errors import CheckpointError, DataError
+from ropescale.errors import CheckpointError, DataError, StorageError
 from ropescale.evals import Result, perplexity
 from ropescale.evals.data.key_tokens import KeySpans
-from ropescale.files import atomic_write
+from ropescale.files import atomic_path
 
 PICTURES = ("ppl_vs_length.png", "loss_by_position.png")
 
@@ -137,16 +137,18 @@ def test_a_full_disk_at_any_step_leaves_nothing_half_written(results, folder, tm
         shutil.copytree(folder, tmp_path / "out")
 
 
-def test_losses_that_a_full_disk_left_of_the_results_before_are_refused(run, results, monkeypatch):
-    def full(path, content):
+def test_a_full_disk_leaves_the_results_before_and_losses_of_others_are_refused(run, results, tmp_path, monkeypatch):
+    def full(path, **how):
         if path.name == "losses.safetensors":
             raise OSError(28, "No space left on device", str(path))
-        atomic_write(path, content)
+        return atomic_path(path, **how)
 
-    with monkeypatch.context() as patched:
-        patched.setattr("ropescale.evals.results.folder.atomic_write", full)
-        with pytest.raises(CheckpointError, match="No space left on device"):
+    with monkeypatch.context() as patched, unchanged(run):
+        patched.setattr("ropescale.evals.results.folder.atomic_path", full)
+        with pytest.raises(StorageError, match="No space left on device; free some space"):
             results[1].save(run, force=True)
+    results[1].save(tmp_path / "other")
+    shutil.copy(tmp_path / "other" / "losses.safetensors", run)
     with pytest.raises(DataError, match=r"losses.safetensors does not belong to the results beside it"):
         Result.load(run)
     results[1].save(run, force=True)

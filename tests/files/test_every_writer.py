@@ -1,0 +1,187 @@
+"""Every command that writes: on a full disk, onto what something else wrote, into an empty folder, and into /proc."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import click
+import pytest
+import tiny
+import torch
+from configurations import write_files
+from crashing import tree, unchanged
+
+from ropescale.cli import main as shell
+from ropescale.cli.options import Place
+
+READ = set("model source prompts chat_template key_spans config tokenizer imports runs".split())
+"""The parameters that name something to read."""
+
+YARN = ["--schedule", "yarn:factor=2"]
+DATA = ["--data", "texts", "--dtype", "float32"]
+FILES: dict[str, list[str]] = {
+    "inspect --plot": ["inspect", "model", "--plot", "OUT.png"],
+    "gguf": ["gguf", "model.gguf", "-o", "OUT.gguf", *YARN],
+    "keys": ["keys", "model", *DATA, "--window", "8", "--alpha", "0.01", "--beta", "-7", "-o", "OUT.json"],
+    "search": ["search", "model", *DATA, "--target-length", "96", "--budget-tokens", "2k", "-o", "OUT.json"],
+    "report": ["report", "run", "-o", "OUT.html"],
+}
+FOLDERS: dict[str, list[str]] = {
+    "patch": ["patch", "model", *YARN, "-o", "OUT"],
+    "eval": ["eval", "model", *DATA, "--lengths", "16", "--windows", "1", *YARN, "-o", "OUT"],
+    "retrieval": ["retrieval", "model", "--lengths", "128", "--trials", "2", "--depths", "2", "-o", "OUT"],
+    "recommend": ["recommend", "model", *DATA, "--target-length", "96", "--max-docs", "2", "-o", "OUT"],
+    "demo": ["demo", "-o", "OUT"],
+}
+WRITERS = FILES | FOLDERS
+CHANGES = {
+    "patch --in-place": ["patch", "model", *YARN, "--in-place"],
+    "patch --force": ["patch", "model", *YARN, "-o", "patched", "--force"],
+    "eval --force": [*FOLDERS["eval"][:-1], "run", "--schedule", "ntk:factor=2", "--force"],
+}
+"""Commands that change a folder that is there."""
+
+
+def test_no_command_that_writes_is_left_out():
+    """Every parameter that names a path is known to be read, or is here."""
+    found = set()
+    for name in shell.COMMANDS:
+        command = shell.group.get_command(click.Context(shell.group), name)
+        places = {param.name: param for param in command.params if isinstance(param.type, Place)}
+        for each in places.keys() - READ - {"folder"} - ({"source"} if name == "gguf" else set()):
+            found.add(name if each == "out" else f"{name} {places[each].opts[0]}")
+    assert found == set(WRITERS)
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory) -> Path:
+    """All that the commands read."""
+    folder = tmp_path_factory.mktemp("sources")
+    model = tiny.llama(vocab_size=257)
+    tiny.checkpoint(folder / "model", model)
+    write_files(folder / "texts", {f"{n}.txt": tiny.TEXT[n:] * 3 for n in range(3)})
+    from gguf_models import write_gguf
+
+    write_gguf(model, folder / "model.gguf")
+    here = Path.cwd()
+    os.chdir(folder)
+    assert shell.main([*FOLDERS["eval"][:-1], "run"]) == 0
+    shutil.copytree("model", "in-place")
+    assert shell.main(["patch", "in-place", *YARN, "--in-place"]) == 0
+    os.chdir(here)
+    return folder
+
+
+def fill(sources: Path) -> None:
+    """Copies them into the working directory, and patches one, because a copy of a patched folder is no patched one."""
+    shutil.copytree(sources, ".", dirs_exist_ok=True)
+    assert shell.main([*FOLDERS["patch"][:-1], "patched"]) == 0
+
+
+@pytest.fixture
+def place(sources, tmp_path, monkeypatch) -> Path:
+    """A copy of them, in the working directory."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    fill(sources)
+    return tmp_path / "here"
+
+
+@contextmanager
+def full(sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A copy of them on a disk that has no room for more, as working directory; skips where nothing may be mounted."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(place)], capture_output=True).returncode:
+        pytest.skip("may not mount")
+    try:
+        monkeypatch.chdir(place)
+        fill(sources)
+        with suppress(OSError), open(place / "fill", "wb", buffering=0) as file:
+            while True:
+                file.write(bytes(4096))
+        yield place
+    finally:
+        monkeypatch.chdir(tmp_path)
+        subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def forked(words: list[str], largest: int = resource.RLIM_INFINITY) -> tuple[int, str]:
+    """Runs the command line in a child whose files have at most so many bytes; returns its code and stderr."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        for number in (1, 2):
+            os.dup2(writer, number)
+        sys.stdout, sys.stderr = io.StringIO(), os.fdopen(2, "w")
+        torch.set_num_threads(1)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (largest, resource.RLIM_INFINITY))
+        code = shell.main(words)
+        sys.stderr.flush()
+        os._exit(code)
+    os.close(writer)
+    with os.fdopen(reader) as said:
+        err = said.read()
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), err
+
+
+def last_error(err: str) -> str:
+    """The one line of error, which is the last."""
+    lines = err.strip().splitlines()
+    assert [line for line in lines if "error:" in line] == lines[-1:] and "unexpected" not in err, err
+    return lines[-1]
+
+
+@pytest.mark.parametrize("name", [*WRITERS, *CHANGES])
+def test_with_no_room_every_command_says_where_and_what_to_do_and_leaves_nothing(place, name, few_candidates):
+    with unchanged(place):
+        code, err = forked((WRITERS | CHANGES)[name], 400)
+    assert code == 1, err
+    assert re.search(r"(File too large|disk I/O error|No space).*(ulimit -f|free some space)", last_error(err))
+
+
+@pytest.mark.parametrize("name", [*WRITERS, *CHANGES])
+def test_on_a_full_disk_every_command_says_so_and_leaves_nothing(sources, tmp_path, monkeypatch, name, few_candidates):
+    with full(sources, tmp_path, monkeypatch) as place, unchanged(place):
+        code, err = forked((WRITERS | CHANGES)[name])
+    assert code == 1, err
+    assert re.search(r"(No space left|disk is full).*free some space", last_error(err))
+
+
+def test_restore_puts_every_file_back_with_no_room_and_ends_when_there_is_some(place):
+    code, err = forked(["restore", "in-place"], 0)
+    assert code in (0, 1)
+    assert code == 0 or "ulimit -f" in last_error(err)
+    assert (place / "in-place" / "config.json").read_bytes() == (place / "model" / "config.json").read_bytes()
+    assert code == 0 or forked(["restore", "in-place"])[0] == 0
+    assert tree(place / "in-place") == tree(place / "model")
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_no_command_replaces_what_something_else_wrote_or_writes_where_it_may_not(place, refused, name):
+    taken = {"patch": "run", "eval": "model", "retrieval": "run", "recommend": "run", "demo": "run"}.get(name)
+    words = WRITERS[name]
+    suffix = next(word for word in words if word.startswith("OUT"))[3:]
+    write_files(place, {f"taken{suffix}": "years of work"} if taken is None else {})
+    for out in (taken or f"taken{suffix}", "texts" if taken is None else "texts/0.txt", f"/proc/out{suffix}"):
+        if out == "texts" and name == "inspect --plot":
+            continue
+        with unchanged(place):
+            said = refused(*[out if word.startswith("OUT") else word for word in words])
+        assert out in said and ";" in said
+
+
+@pytest.mark.parametrize("name", ["eval", "retrieval", "recommend"])
+def test_a_command_that_writes_a_folder_takes_an_empty_one(place, ran, name, few_candidates):
+    (place / "OUT").mkdir()
+    ran(*FOLDERS[name])
+    assert len(os.listdir("OUT")) > 2
