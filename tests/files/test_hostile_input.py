@@ -60,7 +60,7 @@ CONFIGS: dict[str, tuple[dict[str, Any], list[str], str]] = {
     "one list": (
         {"model_type": "phi3", "original_max_position_embeddings": 128, "rope_scaling": LONGROPE},
         export("transformers4"),
-        "longrope needs long_factor",
+        "the longrope scaling in config.json lacks long_factor",
     ),
     "an odd head": ({"head_dim": 7}, PATCH, "head_dim is 7"),
     "escapes": ({"head_dim": "\x1b[31m"}, PATCH, r"'\x1b[31m'"),
