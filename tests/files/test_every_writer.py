@@ -123,6 +123,7 @@ def forked(words: list[str], largest: int = resource.RLIM_INFINITY) -> tuple[int
         for number in (1, 2):
             os.dup2(writer, number)
         sys.stdout, sys.stderr = io.StringIO(), os.fdopen(2, "w")
+        sys.dont_write_bytecode = True  # it would be cut off, without an error
         torch.set_num_threads(1)
         resource.setrlimit(resource.RLIMIT_FSIZE, (largest, resource.RLIM_INFINITY))
         code = shell.main(words)
