@@ -162,10 +162,15 @@ def _page(done: PatchedCheckpoint, model: str, out: str | None, in_place: bool) 
     ]
     diffs = {name: text for name, text in done.changes.items() if text.startswith("---")}
     parts = [markdown(["patched", "value"], rows)]
+    parts += [_SHARED] if "hard" in done.links.values() else []
     parts += [] if "config.json" in diffs else ["config.json is unchanged."]
     parts += [f"```diff\n{''.join(diffs.values())}```"] if diffs else []
     parts.append("\n".join(f"* {name}: {text}" for name, text in done.changes.items() if name not in diffs))
     return "\n\n".join(parts)
 
 
+_SHARED = (
+    "The weights share the source's files (hard links). Training that saves into this folder with safetensors before "
+    "0.8 overwrites the source's weights: patch with `--link copy` for a folder to train into."
+)
 _HOW = {"hard": "hard link", "symlink": "absolute symlink", "copy": "copy"}

@@ -71,6 +71,7 @@ class Record(_Stored):
         softmax_factor: the factor on the softmax scale of MLA models; records of older versions lack it.
         original_config_sha256: the SHA-256 of the source's ``config.json``.
         undo: the changes that restore the source's configuration.
+        tokenizer_limit: the makers' ``model_max_length`` of the tokenizer, if patching raised it.
         files: the entries of the written files; see :func:`ropescale.record.files_in`.
     """
 
@@ -86,6 +87,7 @@ class Record(_Stored):
     softmax_factor: dict[str, PositiveFloat] = {}
     original_config_sha256: str | None = None
     undo: Undo
+    tokenizer_limit: Length | None = None
     files: object = None
 
     @property

@@ -35,7 +35,13 @@ def new_files(
     if plan.changes:
         card = model_card.card(source / "README.md", plan, name, to or "PATH")
         files["README.md"] = model_card.with_metadata(card, hub_id) if hub_id or to else card
-    tokenizer = raised_tokenizer(source / "tokenizer_config.json", plan.length)
+    path, record = source / "tokenizer_config.json", read_record(source)
+    limit = number(optional_json(path).get("model_max_length"))
+    if record and record.tokenizer_limit and limit == record.length:  # raised by the earlier patch
+        wanted = max(plan.length, record.tokenizer_limit)
+        tokenizer = None if wanted == limit else as_json({**read_json(path), "model_max_length": wanted}, path.name)
+    else:
+        tokenizer = raised_tokenizer(path, plan.length)
     return files | ({"tokenizer_config.json": tokenizer} if tokenizer else {})
 
 
@@ -85,7 +91,11 @@ def record_of(source: Path, plan: Plan, name: str) -> dict[str, object]:
         kept = {key: value for key, value in read_json(source / RECORD).items() if key != "files"}
         return kept | {"undo": undo(plan.config, original_config(plan.original.raw, source))}
     content = read_bytes(source / "config.json")
-    return make_record(plan, source_name(name), content, None if plan.request.on_top else earlier)
+    record = make_record(plan, source_name(name), content, None if plan.request.on_top else earlier)
+    limit = number(optional_json(source / "tokenizer_config.json").get("model_max_length"))
+    if earlier and earlier.tokenizer_limit and limit == earlier.length:
+        limit = earlier.tokenizer_limit
+    return record | ({"tokenizer_limit": int(limit)} if limit and limit < plan.length else {})
 
 
 # --- Readable differences from the source's files

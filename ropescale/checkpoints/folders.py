@@ -258,13 +258,37 @@ def copy_mode(folder: Path, like: str) -> None:
 
 
 def refuse_missing_shards(source: Path) -> None:
-    """Raises an error for an incomplete download, because no engine could load the result."""
+    """Raises an error for an incomplete download, because no engine could load the result.
+
+    An index that transformers does not read, because it finds other weights first, may name missing files.
+    """
+    read = next((name for name in _READ_FIRST if os.path.exists(source / name)), None)
     for index, shards in shards_of(source):
+        if index.name in _READ_FIRST and index.name != read:
+            continue
         missing = sorted(name for name in shards if not os.path.exists(source / name))
         if missing:
             raise CheckpointError(
                 f"{source} lacks {len(missing)} of the {len(shards)} files in {index.name}, such as "
                 f"{cut(missing[0], 100)}; complete the download first"
+            )
+
+
+_READ_FIRST = tuple(
+    f"{whole}{end}" for whole in ("model.safetensors", "pytorch_model.bin") for end in ("", ".index.json")
+)
+"""The files from which transformers 5.23 loads weights; it reads the first that exists (modeling_utils.py)."""
+
+
+def two_sets(source: Path) -> Iterator[str]:
+    """Yields a warning if transformers and vLLM would load different weights: a whole file, and shards of an index."""
+    for index, shards in shards_of(source):
+        whole = index.name.removesuffix(".index.json")
+        if whole in ("model.safetensors", "pytorch_model.bin") and whole not in shards and (source / whole).exists():
+            present = sum(os.path.exists(source / name) for name in shards)
+            yield (
+                f"{source} has {whole}, and {index.name} names {len(shards)} other file(s), of which {present} exist: "
+                f"transformers loads {whole}, vLLM the files of the index; remove what does not belong to the model"
             )
 
 
@@ -300,16 +324,20 @@ _BLOB = re.compile(r".*/models--[^/]+/blobs/([0-9a-f]{40}|[0-9a-f]{64})", re.DOT
 """The path of a model's file in the Hub's cache, whose name is a hash."""
 
 
-def leaving_links(folder: Path) -> dict[str, str]:
+def leaving_links(folder: Path, weights_too: bool = False) -> dict[str, str]:
     """Returns the symbolic links that lead out of a checkpoint, with their targets, which may not exist.
 
-    Omits links from weights to weights, and links into the Hub's cache, because their targets belong to the checkpoint.
+    Omits links into the Hub's cache, because their targets belong to the checkpoint.
+
+    Args:
+        folder: the checkpoint.
+        weights_too: whether to include links from weights to weights.
     """
     root, away = os.path.realpath(folder), {}
     for name in sorted(name for name in _walk(folder) if (folder / name).is_symlink()):
         target = os.path.realpath(folder / name)
         inside = target == root or target.startswith(os.path.join(root, ""))
-        weights = is_weight(name.name) and is_weight(os.path.basename(target))
+        weights = not weights_too and is_weight(name.name) and is_weight(os.path.basename(target))
         if not (inside or weights or _BLOB.fullmatch(target)):
             away[name.as_posix()] = target
     return away
@@ -328,7 +356,7 @@ def refuse_leaving_links(folder: Path) -> None:
         CheckpointError: a link leads out of the checkpoint, or a folder cannot be read.
     """
     with translated(folder, "read"):
-        links = leaving_links(folder)
+        links = leaving_links(folder, weights_too=True)
     if links:
         raise CheckpointError(
             f"{named(folder)} is not uploaded: {_named(links)}, which would be published; replace the link by a copy "

@@ -45,6 +45,7 @@ from .folders import (
     real_file,
     refuse_leaving_links,
     refuse_missing_shards,
+    two_sets,
 )
 from .locating import find_model, read_config, refuse_set_aside
 
@@ -292,6 +293,7 @@ def warnings_of(source: Path, plan: Plan, weights: bool) -> Iterator[str]:
     if weights and not any(is_weight(name.name) for name in files_of(source)):
         yield f"{source} has no weight files that ropescale recognises, so only its configuration is patched"
     yield from link_warning(source)
+    yield from two_sets(source)
     yield from other_limits(source, plan.length)
     section, model_type = plan.planned.section, plan.planned.model_type
     window = number(section.get("sliding_window"))

@@ -416,4 +416,10 @@ def _check_limits(folder: Path, configuration: Configuration, report: Verificati
         report.limits.append(
             f"config.json: max_position_embeddings is {maximum:,}, below the target length of {length:,} tokens"
         )
+    limit = number(optional_json(folder / "tokenizer_config.json").get("model_max_length"))
+    if read_record(folder) is not None and limit is not None and max(length, maximum) < limit <= LARGEST:
+        report.warnings.append(
+            f"tokenizer_config.json: model_max_length is {limit:,g}, above the {length:,} tokens of the schedule; the "
+            "tokenizer does not cut texts there"
+        )
     report.warnings += other_limits(folder, length)

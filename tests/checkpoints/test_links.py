@@ -82,6 +82,8 @@ def test_links_that_stay_are_not_spoken_of(model, hub, ran):
     (model / ".git").mkdir()
     (model / ".git" / "outside").symlink_to("/etc")
     assert names(model) == []
+    (model / "model-2.safetensors").unlink()  # linked without a word, but published only as a file of the folder
+    (model / "model-2.safetensors").write_bytes(b"other weights")
     assert "lead" not in ran(*PUSH).err
     sent = hub.repositories["me/long"]
     assert sent["nested/same.json"] == (model / "config.json").read_bytes()
