@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..output.formatting import abbreviated, brief, cut, definitions, markdown
 from .options import Sections, model_argument, option, print_result, request_sections, sectioned_command, tell
 
 if TYPE_CHECKING:
-    from ..inspecting import Geometry
+    from ..inspecting import Geometry, Inspection, Inspections
 
 _SECTIONS: Sections = {
     **request_sections("schedules"),
@@ -37,7 +37,19 @@ def command(model: str, schedules: tuple[str, ...], plot: str | None, as_json: b
     tell(note=inspection.notes, warning=inspection.warnings)
     if plot is not None:
         save(draw(layers), plot)
-    print_result(as_json, inspection.to_dict, lambda: "\n\n".join(map(_page, layers.values())), plot)
+    print_result(as_json, inspection.to_dict, lambda: _text(inspection, layers.values()), plot)
+
+
+def _text(inspection: Inspection | Inspections, layers: Iterable[Sequence[Geometry]]) -> str:
+    """Returns the model's lengths, and the page of each layer type."""
+    first = next(iter(inspection.inspections.values())) if hasattr(inspection, "inspections") else inspection
+    rows = []
+    if lengths := first.lengths:
+        rows = [("trained", lengths.trained), ("served", lengths.served), *(("also stated", o) for o in lengths.others)]
+    cells = [[name, f"{each.tokens:,} tokens", each.key] for name, each in rows]
+    if first.tokenizer_limit is not None:
+        cells.append(["tokenizer", f"{first.tokenizer_limit:,.0f} tokens", "tokenizer_config.json: model_max_length"])
+    return "\n\n".join([markdown(["length", "tokens", "from"], cells), *map(_page, layers)])
 
 
 def _page(geometries: Sequence[Geometry]) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Unpack
 
 from .checkpoints.locating import ADAPTER, checked, locate, read_config
-from .configs.configuration import Configuration, in_both_dialects, unread_by_v4
+from .configs.configuration import Configuration, in_both_dialects, unread_by_v4, widened
 from .engines import ENGINES
 from .engines.base import Engine, Serving, Source, as_it_lies, of_plan
 from .engines.exported import Export, exported, scaling_option, words
@@ -126,10 +126,7 @@ def _stored(engine: Engine, name: str, folder: Path, revision: str | None) -> tu
     for rope in stored.ropes.values():
         stock_table(rope, rope.max_length)
     if record is None:
-        # dynamic NTK counts from max_position_embeddings, which is the trained length there
-        scalings = [rope.scaling for rope in stored.ropes.values() if rope.scaling.get("rope_type") == "dynamic"]
-        stretch = max((scaling.get("factor", 1) for scaling in scalings if "alpha" not in scaling), default=1)
-        serving = as_it_lies(name, stored, round(stored.max_length * stretch), Source(revision=revision))
+        serving = as_it_lies(name, stored, stored.meant_length, Source(revision=revision))
         return exported(engine, serving, {}), serving, None
     specs = dict(record.spec)
     # the request that the folder's record describes
@@ -149,10 +146,13 @@ def _under_schedule(
     """Exports the weights with a schedule that is not saved in a folder."""
     stored, original = _read(folder, request.on_top)
     plan = make_plan(original.raw, request)
-    refuse_unused(request, plan.used)
+    refuse_unused(request, plan.used if plan.changes else {"target_length"})
     if plan.unsavable:
         raise ScheduleError(plan.unsavable)
-    if not plan.changes:
+    if not plan.changes and request.target_length is not None:
+        wide = widened(stored, request.target_length)
+        plan = replace(plan, original=stored, planned=wide, length=request.target_length)
+    elif not plan.changes:
         raise ScheduleError("as-is changes nothing; leave the schedule out to serve the unchanged checkpoint")
     serving = of_plan(name, stored, plan, _source_of(plan, folder, revision))
     specs = {key: describe(each) for key, each in plan.schedules.items()}

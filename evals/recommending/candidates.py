@@ -284,7 +284,7 @@ def _candidate(
     held = ((key, layer.table(target)) for key, layer in plan.layers.items())
     tables = tuple((key, tuple(each.inv_freq), each.attention_scale) for key, each in held)
     if any(base.length_dependent(schedule) for schedule in plan.schedules.values()):
-        reach = plan.config.get("text_config", plan.config).get("max_position_embeddings")
+        reach = plan.planned.max_length
         return Candidate(spec, rank, parsed.plainest().text, tables, reach)
     return Candidate(spec, rank, tables)
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from ..configs.configuration import Configuration, in_both_dialects, unread_by_v4
+from ..configs.configuration import Configuration, in_both_dialects, unread_by_v4, widened
 from ..errors import ScheduleError
 from ..files import local_path, read_bytes, read_json
 from ..output.formatting import brief, cut
@@ -70,9 +70,15 @@ def completed(source: Path, request: Request) -> Plan:
     """
     now, record = Configuration.read(read_config(source)), read_record(source)
     length = record.length if record else now.meant_length
-    planned = Configuration.read(in_both_dialects(now)) if unread_by_v4(now) else now
-    notes = []
-    if planned is not now:
+    planned, notes = now, []
+    if request.target_length is not None:
+        length, planned = request.target_length, widened(now, request.target_length)
+        notes += [
+            f"the frequencies stay unchanged, bit for bit; the window becomes {length:,} tokens, and nothing in this "
+            f"file was computed for positions beyond {now.meant_length:,}"
+        ]
+    elif unread_by_v4(now):
+        planned = Configuration.read(in_both_dialects(now))
         notes += ["the frequencies stay unchanged; transformers 4's keys are added to those of transformers 5"]
     if raised_tokenizer(source / "tokenizer_config.json", length):
         notes += [f"the frequencies stay unchanged; the tokenizer's model_max_length becomes {length}"]
@@ -89,7 +95,7 @@ def record_of(source: Path, plan: Plan, name: str) -> dict[str, object]:
     earlier = read_record(source)
     if earlier is not None and not plan.changes:
         kept = {key: value for key, value in read_json(source / RECORD).items() if key != "files"}
-        return kept | {"undo": undo(plan.config, original_config(plan.original.raw, source))}
+        return kept | {"length": plan.length, "undo": undo(plan.config, original_config(plan.original.raw, source))}
     content = read_bytes(source / "config.json")
     record = make_record(plan, source_name(name), content, None if plan.request.on_top else earlier)
     limit = number(optional_json(source / "tokenizer_config.json").get("model_max_length"))

@@ -101,7 +101,13 @@ def checked(folder: Path) -> Path:
     Raises:
         CheckpointError: the folder contains no ``config.json``.
     """
-    if not (folder / "config.json").exists():
+    config = folder / "config.json"
+    if config.is_symlink() and not config.exists():
+        raise CheckpointError(
+            f"{config} is a link to {os.readlink(config)}, which does not exist; copy the folder with what its links "
+            "point to (cp -rL)"
+        )
+    if not config.exists():
         raise CheckpointError(f"{folder} has no config.json; give the folder of a checkpoint in transformers' format")
     return folder
 

@@ -246,7 +246,7 @@ def _planned(source: Path, request: Request) -> Plan:
     plan = make_plan(original_config(read_config(source), source, request.on_top), request)
     if plan.unsavable:
         raise ScheduleError(plan.unsavable, "freeze_at")
-    refuse_unused(request, plan.used)
+    refuse_unused(request, plan.used if plan.changes else {"target_length"})
     if not plan.changes:
         return completed(source, request)
     if record := read_record(source):

@@ -14,6 +14,7 @@ from ..rope import Rope
 from . import class_defaults
 from .class_defaults import ALL_LAYERS, PARTIAL_NAMES, THETA_NAMES
 from .families import Family, family
+from .finding import Lengths, Path, StatedLength, at, find_section, is_length, lengths_in, originals_in, placed
 from .parameters import check_theta, read_parameters
 from .section import LARGEST, Parameters, Section, check_head, check_parameters, is_name, share, theta, whole
 
@@ -38,22 +39,28 @@ class Configuration:
     Attributes:
         raw: the full mapping, which must not change afterwards.
         stated_length: the trained length in tokens that the user gave, if the file's length is missing or wrong.
-        section: the language model's part: ``raw`` itself, or the ``text_config`` of a multimodal model.
+        section: the language model's part: ``raw`` itself, or a part of a multimodal model such as ``text_config``.
+        path: the keys that lead to ``section``.
+        unclear: why the section cannot be determined, or "".
     """
 
     raw: Mapping[str, object]
     stated_length: int | None
     section: Mapping[str, object]
+    path: Path = ()
+    unclear: str = ""
 
     @classmethod
     def read(cls, config: Mapping[str, object], original_length: int | None = None) -> Configuration:
         """Reads a configuration; ``original_length`` is the trained length, if the user gave one."""
         entry = class_defaults.load().get(str(config.get("model_type"))) or {}
-        text, default_type = config.get("text_config"), entry.get("text")
-        if not isinstance(text, Mapping):
-            return cls(config, original_length, config if default_type is None else {"model_type": default_type})
+        path, unclear = find_section(config)
+        text, default_type = at(config, path), entry.get("text")
+        if not path or not isinstance(text, Mapping):
+            section = {"model_type": default_type} if path else config
+            return cls(config, original_length, section, path, unclear)
         inner = text if text.get("model_type") else {**text, "model_type": default_type or config.get("model_type")}
-        return cls(config, original_length, inner)
+        return cls(config, original_length, inner, path, unclear)
 
     @property
     def model_type(self) -> str:
@@ -68,7 +75,7 @@ class Configuration:
     @property
     def is_multimodal(self) -> bool:
         """Whether the language model is one part of a larger model."""
-        return self.section is not self.raw
+        return bool(self.path)
 
     @property
     def is_scaled(self) -> bool:
@@ -82,20 +89,85 @@ class Configuration:
 
     @property
     def meant_length(self) -> int:
-        """The context, in tokens, that the configuration is meant for: :attr:`max_length`, perhaps times the factor.
+        """The context, in tokens, that the configuration is meant for (:attr:`lengths`)."""
+        return self.lengths.served.tokens
 
-        Under ``linear``, ``dynamic`` and scaled ``proportional``, ``max_position_embeddings`` remains the trained
-        length, which ropescale also records as ``original_max_position_embeddings``. The factor is applied only if the
-        two are equal, because the maximum may otherwise be the new context.
+    @cached_property
+    def lengths(self) -> Lengths:
+        """The trained and the served length, with the keys that state them.
+
+        Raises:
+            ConfigError: as for :attr:`ropes`.
         """
-        recorded = self.section.get("original_max_position_embeddings")
-        factors = [
-            rope.scaling.get("factor") or 1
+        trained = max((self._trained(rope) for rope in self.ropes.values()), key=_tokens)
+        served = max((self._served(rope, trained) for rope in self.ropes.values()), key=_tokens)
+        accounted = {trained.tokens, served.tokens, self.max_length}
+        others = [*lengths_in(self.section), *originals_in(self.section)]
+        others = [each for each in others if each.key != self.text.maximum_name]
+        odd = [each for each in others if each.tokens not in accounted]
+        products = [self._product(rope, trained) for rope in self.ropes.values()]
+        odd += [each for each in products if each and each.tokens not in accounted]
+        confirmed = {each.tokens for each in others} & {served.tokens} - {self.max_length}
+        doubts = [f"the trained length is {trained}, or {each}" for each in odd if not self.is_scaled]
+        if self.is_scaled and not (confirmed or self.stated_length or self._is_recorded):
+            doubts = [f"the trained length is {trained}, or shorter by the factor"]
+        served_doubts = [f"the served length is {served}, or {each}" for each in odd]
+        outer = (
+            []
+            if not self.path
+            else [StatedLength(each.tokens, f"top level: {each.key}") for each in _of_file(self.raw)]
+        )
+        stated = self.stated_length is not None
+        return Lengths(
+            trained,
+            served,
+            (*others, *outer),
+            "" if stated or not doubts else doubts[0],
+            "" if stated or not served_doubts else served_doubts[0],
+        )
+
+    @property
+    def _is_recorded(self) -> bool:
+        return all(
+            rope.scaling.get(_ORIGINAL)
+            or rope.original_length != rope.max_length
+            or rope.scaling["rope_type"] == "dynamic"
             for rope in self.ropes.values()
-            if rope.scaling.get("rope_type") in MAXIMUM_STAYS and rope.max_length == recorded
-        ]
-        length = self.max_length * max(factors, default=1)
-        return round(length) if length <= LARGEST else self.max_length
+            if rope.is_scaled
+        )
+
+    def _trained(self, rope: Rope) -> StatedLength:
+        """Returns a layer type's trained length and what states it."""
+        length, where = rope.original_length, "rope_scaling" if self.text.old else "rope_parameters"
+        if self.stated_length is not None:
+            return StatedLength(length, "as given")
+        inner = f"{where}.{rope.layer_type}" if self.text.is_nested else where
+        stated = {_ORIGINAL: self.section.get(_ORIGINAL), f"{inner}.{_ORIGINAL}": rope.scaling.get(_ORIGINAL)}
+        stated |= {each.key: each.tokens for each in originals_in(self.section)}
+        stated[self._maximum_key] = rope.max_length
+        other = "its model card" if rope.max_length in self.family.trained else "another layer type or a class default"
+        return StatedLength(length, next((key for key, value in stated.items() if value == length), other))
+
+    @property
+    def _maximum_key(self) -> str:
+        name = self.text.maximum_name
+        if self.text.maximum is None:
+            return "as given"
+        return name if self.section.get(name) else f"{name}, the default of {self.model_type}"
+
+    def _product(self, rope: Rope, trained: StatedLength) -> StatedLength | None:
+        """Returns factor x original for a rope type whose maximum may stay the original; None for others."""
+        factor = rope.scaling.get("factor")
+        multiplied = rope.is_scaled and rope.scaling["rope_type"] in (*MAXIMUM_STAYS, "yarn")
+        if not multiplied or not isinstance(factor, (int, float)) or not 1 < factor <= LARGEST / rope.original_length:
+            return None
+        return StatedLength(round(factor * rope.original_length), f"factor {factor:g} x {trained.key}")
+
+    def _served(self, rope: Rope, trained: StatedLength) -> StatedLength:
+        """Returns a layer type's served length: the maximum, or factor x original if the maximum is the original."""
+        left = self.family.trained.get(rope.max_length, rope.max_length) == rope.original_length
+        product = self._product(rope, trained) if left else None
+        return product or StatedLength(rope.max_length, self._maximum_key)
 
     @property
     def layer_types(self) -> set[str]:
@@ -116,6 +188,8 @@ class Configuration:
     @cached_property
     def parameters(self) -> dict[str, Parameters]:
         """The rope parameters per rotating layer type, under the keys of transformers 5 and completed as there."""
+        if self.unclear:
+            raise ConfigError(self.unclear)
         return read_parameters(self.text)
 
     @cached_property
@@ -138,7 +212,8 @@ class Configuration:
     def _rope(self, key: str, parameters: Parameters) -> Rope:
         """Returns the geometry of one set of parameters."""
         check_parameters(parameters)
-        maximum, text = self.text.get("max_position_embeddings") or self.stated_length, self.text
+        text = self.text
+        maximum = text.maximum or self.stated_length
         if parameters.get("rope_theta") is None and text.is_known:
             where = "" if key == ALL_LAYERS else f" for {key}"
             raise ConfigError(
@@ -150,7 +225,7 @@ class Configuration:
         head_dim = text.head_dim(key, parameters)
         partial = share(parameters.get("partial_rotary_factor", 1.0), parameters["rope_type"])
         proportional = parameters["rope_type"] == "proportional"
-        max_length = whole(maximum, text.name_of("max_position_embeddings"))
+        max_length = whole(maximum, text.maximum_name)
         rotary_dim = head_dim if proportional else int(head_dim * partial)
         if rotary_dim < 1:
             raise ConfigError(f"partial_rotary_factor {partial} of head_dim {head_dim} leaves no coordinate to rotate")
@@ -178,7 +253,7 @@ class Configuration:
         A length at the top level takes precedence over a length in the parameters, as in transformers. A length that is
         recorded only for one layer type also applies to the other types.
         """
-        name, text = "original_max_position_embeddings", self.text
+        name, text = _ORIGINAL, self.text
         top, inner, where = text.stated.get(name), parameters.get(name), "at the top level"
         if top is None and parameters["rope_type"] == "longrope":  # Phi-3's class has a top-level default
             top, where = text.defaults.get(name), f"by {text.model_type}'s default (state it at the top level)"
@@ -191,7 +266,24 @@ class Configuration:
         others = [parameter.get(name) for parameter in self.parameters.values()]
         beside = max((other for other in others if isinstance(other, (int, float))), default=None)
         recorded = next((each for each in (top, inner, beside) if each is not None), None)
-        return text.family.trained.get(max_length, max_length) if recorded is None else whole(recorded, name)
+        if recorded is not None:
+            return whole(recorded, name)
+        parts = [each.tokens for each in originals_in(self.section)]
+        return next(iter(parts), text.family.trained.get(max_length, max_length))
+
+
+_ORIGINAL = "original_max_position_embeddings"
+
+
+def _tokens(reading: StatedLength) -> int:
+    return reading.tokens
+
+
+def _of_file(raw: Mapping[str, object]) -> list[StatedLength]:
+    """Returns the lengths at the top level, beside the language model's section."""
+    stated = [*lengths_in(raw)]
+    maximum = raw.get("max_position_embeddings")
+    return [*stated, StatedLength(int(str(maximum)), "max_position_embeddings")] if is_length(maximum) else stated
 
 
 def read_rope(config: Mapping[str, object], original_length: int | None = None) -> dict[str, Rope]:
@@ -212,7 +304,9 @@ def trained_in(config: Mapping[str, object]) -> int:
     Raises:
         ConfigError: as for :attr:`Configuration.ropes`.
     """
-    return max(rope.max_length if rope.is_scaled else rope.original_length for rope in read_rope(config).values())
+    configuration = Configuration.read(config)
+    lengths = configuration.lengths
+    return (lengths.served if configuration.is_scaled else lengths.trained).tokens
 
 
 _SCALING_KEYS = frozenset(
@@ -264,6 +358,34 @@ def in_both_dialects(configuration: Configuration) -> dict[str, Any]:
     return write_rope(configuration, Scaling({}, configuration.max_length, original))
 
 
+def widened(configuration: Configuration, length: int) -> Configuration:
+    """Returns a configuration with a longer window and, bit for bit, the same tables.
+
+    Raises:
+        ConfigError: the window is that long already, or another maximum would change the tables.
+    """
+    served = configuration.meant_length
+    if length <= served:
+        raise ConfigError(
+            f"the window is {served:,} tokens already; engines take a shorter one as an option", "target_length"
+        )
+    parameters, original = {}, max(rope.original_length for rope in configuration.ropes.values())
+    for key, rope in configuration.ropes.items():
+        kind = rope.scaling["rope_type"]
+        if kind == "dynamic" or (kind == "longrope" and configuration.family.derives_attention_scale):
+            raise ConfigError(
+                f"{kind} of {configuration.model_type} follows max_position_embeddings, so a longer window is another "
+                "table; name a schedule",
+                "target_length",
+            )
+        # what transformers would derive from the old maximum
+        derived = {"factor": rope.max_length / rope.original_length} if kind in ("yarn", "longrope") else {}
+        if kind in ("yarn", "longrope", "llama3"):
+            derived |= {_ORIGINAL: rope.original_length}
+        parameters[key] = derived | dict(rope.scaling)
+    return Configuration.read(write_rope(configuration, Scaling(parameters, length, original)))
+
+
 def write_rope(configuration: Configuration, scaling: Scaling) -> dict[str, Any]:
     """Returns a copy of a configuration with the given scaling.
 
@@ -281,20 +403,20 @@ def write_rope(configuration: Configuration, scaling: Scaling) -> dict[str, Any]
     section = copy.deepcopy(dict(configuration.section))
     stated = text.new if text.is_nested else text.default_parameters  # with the layer types that do not rotate
     section["rope_parameters"] = {**stated, **merged} if text.per_type else merged[ALL_LAYERS]
-    own = text.name_of("max_position_embeddings")
+    own = text.maximum_name
     if own != "max_position_embeddings":  # both names may be stated, and either may take precedence
         section.pop("max_position_embeddings", None)
     section[own] = scaling.max_length
+    if scaling.parameters or scaling.max_length != configuration.max_length:
+        section |= {each.key: scaling.max_length for each in lengths_in(section)}  # limits of vLLM and SGLang
     if scaling.original_length is not None:
         section["original_max_position_embeddings"] = scaling.original_length
     _write_v4(section, merged, text)
     _write_oddities(section, merged, text)
-    if not configuration.is_multimodal:
-        return section
-    stated = configuration.raw.get("text_config")
-    if isinstance(stated, Mapping) and "model_type" not in stated:  # filled in from the whole model
+    stated = at(configuration.raw, configuration.path)
+    if configuration.path and isinstance(stated, Mapping) and "model_type" not in stated:  # filled in when read
         section.pop("model_type", None)
-    return {**copy.deepcopy(dict(configuration.raw)), "text_config": section}
+    return placed(copy.deepcopy(dict(configuration.raw)), configuration.path, section)
 
 
 def _write_v4(section: dict[str, object], merged: Mapping[str, Mapping[str, object]], text: Section) -> None:

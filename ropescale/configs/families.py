@@ -77,6 +77,8 @@ _SINUSOIDS = Family(
     "rope_parameters"
 )
 
+_OWN_KEYS = Family(positions="rotates by its checkpoint's own code, which reads keys of its own, such as rope_ratio")
+
 _WITHOUT_ROPE = (
     "blip_text_model glm5_next_text kosmos_2_5_text_model kosmos_2_text_model musicgen musicgen_melody "
     "pix2struct_text_model pp_formulanet_text udop"
@@ -92,6 +94,7 @@ _INTERLEAVED = (
 FAMILIES: Mapping[str, Family] = {
     **dict.fromkeys(_WITHOUT_ROPE, Family(rotates=False)),
     **dict.fromkeys(_INTERLEAVED, Family(interleaved=True)),
+    **dict.fromkeys(("baichuan", "chatglm", "qwen"), _OWN_KEYS),
     "afmoe": _WINDOW,
     "axk1": _TABLE_OF_HEAD_DIM,
     "blt": Family(

@@ -13,6 +13,7 @@ from ..output.formatting import brief
 from . import class_defaults
 from .class_defaults import Entry
 from .families import Family, family
+from .finding import lengths_in
 
 Parameters = dict[str, object]
 """Rope parameters under the keys of transformers 5."""
@@ -100,6 +101,19 @@ class Section:
         """Returns the name that the model type uses for a field."""
         return self.defaults.get("names", {}).get(field, field)
 
+    @cached_property
+    def maximum_name(self) -> str:
+        """The key of the maximum; for an unknown type without ``max_position_embeddings``, another stated length."""
+        name = self.name_of("max_position_embeddings")
+        if self.is_known or self.stated.get(name) is not None:
+            return name
+        return next((each.key for each in lengths_in(self.stated)), name)
+
+    @property
+    def maximum(self) -> object:
+        """The maximum that the file or the class states, or None."""
+        return self.get("max_position_embeddings") or self.stated.get(self.maximum_name)
+
     def get(self, field: str) -> object:
         """Returns a field's value under the name that takes precedence in the class, or else the class's default."""
         own = self.name_of(field)
@@ -183,15 +197,20 @@ class Section:
             "rope_theta": theta,
             "head_dim (or hidden_size and num_attention_heads)": self.get("head_dim")
             or (self.get("hidden_size") and self.get("num_attention_heads")),
-            "max_position_embeddings": self.get("max_position_embeddings"),
+            "max_position_embeddings": self.maximum,
         }
         names = [name for name, value in fields.items() if not value]
-        length = ["original_length"] if names == ["max_position_embeddings"] else []
+        is_alone = names == ["max_position_embeddings"]
+        what = f"the configuration of model type {brief(self.model_type)}"
+        if not self.is_known:
+            return ConfigError(
+                f"{what}, whose defaults ropescale does not know, lacks {', '.join(names)}; its own code may compute "
+                "this from other keys, so nothing is read or changed"
+            )
         return ConfigError(
-            f"the configuration of model type {brief(self.model_type)}"
-            f"{'' if self.is_known else ', whose defaults ropescale does not know,'} lacks {', '.join(names)}; add "
-            f"{'it' if len(names) == 1 else 'them'} to config.json{', or give the original length' if length else ''}",
-            *length,
+            f"{what} lacks {', '.join(names)}; add {'it' if len(names) == 1 else 'them'} to config.json"
+            f"{', or give the original length' if is_alone else ''}",
+            *(["original_length"] if is_alone else []),
         )
 
 

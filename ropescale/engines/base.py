@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal
 from ..configs import class_defaults
 from ..configs.class_defaults import ALL_LAYERS, PARTIAL_NAMES, THETA_NAMES
 from ..configs.configuration import Configuration
+from ..configs.finding import placed
 from ..output.formatting import fenced, shell_word, visible
 from ..planning.plan import Plan
 from ..rope import Rope
@@ -397,7 +398,7 @@ class Serving:
             positions: the ``max_position_embeddings`` that the engine needs.
         """
         changed = self.v5_changes(positions)
-        return {"text_config": changed} if changed and self.stored.is_multimodal else changed
+        return placed({}, self.stored.path, changed) if changed else changed
 
     def v5_changes(self, positions: int) -> dict[str, object]:
         """Returns the changes to the language model's part of the stored configuration, for transformers 5.

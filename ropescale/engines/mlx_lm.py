@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ..configs.class_defaults import ALL_LAYERS
+from ..configs.finding import placed
 from ..schedules.as_is import stock_table
 from ..schedules.by_parts import temperature
 from ..schedules.longrope import usual_scale
@@ -95,7 +96,7 @@ def _changes(serving: Serving) -> dict[str, object]:
             inner = stated.get(own.key)  # the parameters of one layer type
             changed[name] = {**stated, **({own.key: {**inner, **added}} if isinstance(inner, Mapping) else added)}
     if changed and serving.stored.is_multimodal:
-        return {"text_config": {**serving.stored.section, **changed}}
+        return placed({}, serving.stored.path, {**serving.stored.section, **changed})
     return changed
 
 

@@ -43,12 +43,14 @@ class GgufModel:
         architecture: ``general.architecture``, which is the prefix of the keys.
         keys: the scalar keys, without ropescale's own keys.
         tables: the numbers of the per-pair tensors, by name.
+        is_ours: whether ropescale wrote the file.
     """
 
     path: Path | None
     architecture: str
     keys: Keys
     tables: Tables
+    is_ours: bool = False
 
     def get(self, name: str) -> object:
         """Returns the value of a key, given without the architecture, or None if the key is missing."""
@@ -116,7 +118,7 @@ def read_model(file: GgufFile, on_top: bool = False) -> GgufModel:
         raise ConfigError(f"{file.path} has {brief(name)} as general.architecture, which is not an architecture")
     keys = {key: value for key, value in file.keys.items() if not key.startswith("ropescale.")}
     tables = {tensor: numbers for tensor in TABLES if (numbers := file.floats(tensor)) is not None}
-    model = GgufModel(file.path, name, keys, tables)
+    model = GgufModel(file.path, name, keys, tables, SCHEDULE in file.keys)
     refuse_architecture(model)
     for key in ("rope.dimension_count", "rope.freq_base", "context_length"):
         if file.is_array(f"{name}.{key}"):
@@ -155,11 +157,14 @@ def config_of(model: GgufModel) -> dict[str, object]:
     if length is None:
         raise ConfigError(f"{model.path} lacks {model.architecture}.context_length")
     width, theta = _rotary_dim(model), float(model.number("rope.freq_base", 10000.0))
+    scaling = _scaling(model, Rope(width, theta, max(int(length), 1)))
+    if model.is_ours and scaling.get("rope_type") == "linear":  # we write the new context as context_length
+        scaling["original_max_position_embeddings"] = round(length / float(str(scaling["factor"])))
     return {
         "model_type": _MODEL_TYPES.get(model.architecture, "llama"),
         "head_dim": width,
         "max_position_embeddings": length,
-        "rope_parameters": {"rope_theta": theta, **_scaling(model, Rope(width, theta, max(int(length), 1)))},
+        "rope_parameters": {"rope_theta": theta, **scaling},
     }
 
 

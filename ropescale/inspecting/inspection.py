@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Unpack
 
 from ..adapters import Adapter, find_loadable, on_base_shown
+from ..checkpoints.contents import number
 from ..checkpoints.locating import read_config
 from ..configs.configuration import ONLY_V5_KEYS, Configuration
+from ..configs.finding import Lengths
 from ..configs.section import LARGEST
 from ..engines.transformers4 import is_met
 from ..errors import ScheduleError
@@ -40,6 +42,8 @@ class Inspection:
         warnings: pitfalls in the files and remarks on the computation of the schedule, one sentence per warning.
         notes: further remarks, one sentence per note.
         used: the options that affected the result.
+        lengths: the trained and the served length, with the keys that state them.
+        tokenizer_limit: the tokenizer's ``model_max_length``.
     """
 
     model: str
@@ -48,6 +52,8 @@ class Inspection:
     warnings: tuple[str, ...]
     notes: tuple[str, ...] = ()
     used: frozenset[str] = field(default=frozenset(), repr=False)
+    lengths: Lengths | None = None
+    tokenizer_limit: float | None = None
 
     @property
     def layers(self) -> dict[str, list[Geometry]]:
@@ -59,6 +65,7 @@ class Inspection:
         return {
             "model": self.model,
             "model_type": self.model_type,
+            "lengths": lengths_of(self),
             "warnings": list(self.warnings),
             "layers": {each.layer_type: each.to_dict() for each in self.geometries},
         }
@@ -107,6 +114,7 @@ class Inspections:
         return {
             "model": first.model,
             "model_type": first.model_type,
+            "lengths": lengths_of(first),
             "warnings": list(self.warnings),
             "schedules": schedules,
         }
@@ -211,7 +219,7 @@ def _inspecting(model: object, revision: str | None) -> Callable[[Request], Insp
         now = Configuration.read(configuration_of(model, schedule, request.on_top), request.original_length)
         plan = _plan(now, request)
         geometries = _geometries(now, now, plan, request.target_length)
-        return Inspection(type(model).__name__, now.model_type, geometries, (), used=_used(plan))
+        return Inspection(type(model).__name__, now.model_type, geometries, (), used=_used(plan), lengths=now.lengths)
 
     return unsaved
 
@@ -236,7 +244,22 @@ def _inspected(model: str, folder: Path, adapter: Adapter | None, request: Reque
     geometries = _geometries(now, before, plan, request.target_length or (_meant_for(files) if stays else None))
     # Patching with the schedule removes this pitfall.
     found = [each for each in traps(now, files) if stays or each != ONLY_V5_KEYS]
-    return Inspection(str(model), now.model_type, geometries, (*found, *remarks), used=_used(plan))
+    limit = number(files.get("tokenizer_config.json", {}).get("model_max_length"))
+    return Inspection(
+        str(model),
+        now.model_type,
+        geometries,
+        (*found, *remarks),
+        used=_used(plan),
+        lengths=now.lengths,
+        tokenizer_limit=limit if limit is not None and 0 < limit <= LARGEST else None,
+    )
+
+
+def lengths_of(inspection: Inspection) -> dict[str, object]:
+    """Returns the lengths of a model as plain data."""
+    stated = inspection.lengths.to_dict() if inspection.lengths else {}
+    return {**stated, "tokenizer": inspection.tokenizer_limit}
 
 
 def _used(plan: Plan | None) -> frozenset[str]:
@@ -248,7 +271,11 @@ def _plan(configuration: Configuration, request: Request) -> Plan | None:
         request.refuse_without_schedule("original_length", "target_length")
         return None
     replaced = request.replace_scaling or (configuration.is_scaled and not request.on_top)
-    return make_plan(configuration.raw, replace(request, replace_scaling=replaced))
+    given, lengths = request.original_length, configuration.lengths
+    if given is None and not is_as_is(request.spec):  # inspecting never asks; the lengths are shown with their keys
+        given = lengths.served.tokens if request.on_top and lengths.served_doubt else given
+        given = lengths.trained.tokens if lengths.doubt and not request.on_top else given
+    return make_plan(configuration.raw, replace(request, replace_scaling=replaced, original_length=given))
 
 
 def _geometries(
@@ -310,8 +337,9 @@ def _scaling_traps(configuration: Configuration, patched: bool) -> Iterator[str]
         if not rope.is_scaled:
             continue
         if not patched:
+            served = configuration.meant_length
             yield (
-                f"this model is already scaled{where}: {kind}, {rope.original_length:,} to {rope.max_length:,} tokens; "
+                f"this model is already scaled{where}: {kind}, {rope.original_length:,} to {served:,} tokens; "
                 "a patch must replace that scaling, or compose with it"
             )
         if kind == "dynamic" or (
@@ -331,6 +359,10 @@ def _scaling_traps(configuration: Configuration, patched: bool) -> Iterator[str]
 
 
 def _limit_traps(configuration: Configuration, files: Files) -> Iterator[str]:
+    lengths = configuration.lengths
+    if lengths.doubt or lengths.served_doubt:
+        doubt = lengths.doubt or lengths.served_doubt
+        yield f"config.json has two readings: {doubt}; a patch that depends on it asks for the original length"
     text, longest, meant = configuration.section, configuration.max_length, _meant_for(files)
     what = "max_position_embeddings"
     if meant is not None and meant != longest:

@@ -197,7 +197,11 @@ def base_geometry(configuration: Configuration, chosen: Iterable[str], request: 
         ConfigError: a layer type is already scaled, and the request sets neither ``replace_scaling`` nor ``on_top``, or
             its choice is impossible for this scaling.
     """
+    lengths = configuration.lengths
+    doubt = lengths.served_doubt if request.on_top else lengths.doubt
     found = {key: _base_of(configuration.ropes[key], request) for key in chosen}
+    if doubt and (not configuration.is_scaled or any(configuration.ropes[key].is_scaled for key in found)):
+        raise ConfigError(f"config.json has two readings: {doubt}; give the original length", "original_length")
     if not request.on_top:
         return found
     # Layers without scaling start from the model's current length as well; another theta may have extended it.
@@ -218,12 +222,6 @@ def _base_of(rope: Rope, request: Request) -> Rope:
     if not rope.is_scaled:
         return rope
     if request.replace_scaling:
-        if not (recorded or request.original_length):
-            raise ConfigError(
-                f"this model is scaled by {rope.scaling['rope_type']} and does not record its trained length; give "
-                "the original length",
-                "original_length",
-            )
         partial = {key: value for key, value in rope.scaling.items() if key == "partial_rotary_factor"}
         kind = "proportional" if rope.rotated_pairs is not None else "default"
         return replace(rope, scaling={"rope_type": kind, "rope_theta": rope.theta, **partial})

@@ -152,9 +152,9 @@ def test_a_proportional_factor_is_scaling_and_its_share_is_not():
     ("lacking", "named"),
     [
         ({"hidden_size", "rope_theta"}, "rope_theta, head_dim (or hidden_size and num_attention_heads)"),
-        ({"max_position_embeddings"}, "lacks max_position_embeddings; add it"),
-        ({"rope_theta"}, "lacks rope_theta; add it"),
-        ({"num_attention_heads"}, "head_dim (or hidden_size and num_attention_heads); add it"),
+        ({"max_position_embeddings"}, "lacks max_position_embeddings; its own code may"),
+        ({"rope_theta"}, "lacks rope_theta; its own code may"),
+        ({"num_attention_heads"}, "head_dim (or hidden_size and num_attention_heads); its own code may"),
     ],
 )
 def test_an_unknown_model_type_with_fields_missing_is_an_error_that_names_them(lacking, named):

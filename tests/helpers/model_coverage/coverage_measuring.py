@@ -34,6 +34,7 @@ from rotary_modules import quiet, tables_of
 from torch import nn
 
 import ropescale
+from ropescale.configs.configuration import Configuration
 from ropescale.errors import RopescaleError
 
 TOKENS = torch.tensor([[5, 17, 40, 3, 88, 60, 22, 9, 71, 30, 55, 12]])
@@ -84,6 +85,10 @@ def measure(model_type: str, folder: Path) -> dict[str, Any]:
     }
 
 
+def is_scaled(model: Any) -> bool:
+    return Configuration.read(model.config.to_dict()).is_scaled
+
+
 def assert_softmax_follows(model: Any, source: Path, folder: Path) -> str:
     """DeepSeek's ``mscale_all_dim`` multiplies the softmax scale, in memory, on disk, and in a table on top of it.
 
@@ -93,7 +98,7 @@ def assert_softmax_follows(model: Any, source: Path, folder: Path) -> str:
     assert [module.scaling for module in _scaled_attention(model)] == plain
     wanted = [scale * (0.1 * 0.8 * math.log(FACTOR) + 1) ** 2 for scale in plain]
     asked = f"yarn:factor={FACTOR:g},mscale=0.5,mscale_all_dim=0.8"
-    with quiet(), ropescale.patch(model, asked, replace_scaling=True) as patch:
+    with quiet(), ropescale.patch(model, asked, replace_scaling=is_scaled(model)) as patch:
         yarn = folder / "mscale"
         (yarn / "plain").mkdir(parents=True)
         config = {k: v for k, v in patch.plan.config.items() if k != "original_max_position_embeddings"}
@@ -214,7 +219,7 @@ class _Run:
     def _assert_patched_again(self, stock: Any) -> None:
         """A model loaded from the patched checkpoint is patched from the original, as if it had not been."""
         base = {key: expected("base", rope) for key, rope in self.ropes.items()}
-        options = {"layers": "all", "replace_scaling": True, "original_length": TRAINED}
+        options = {"layers": "all", "replace_scaling": is_scaled(self.model), "original_length": TRAINED}
         with quiet(), ropescale.patch(stock, "base", **options):
             assert_live(stock, base)
 

@@ -1,0 +1,185 @@
+"""The language model's section and its lengths are found with their keys, and patched where the code reads them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from configurations import LLAMA, LLAMA31, PHI3_128K, plain, write_checkpoint
+from rotary_modules import stock_tables
+
+import ropescale
+from ropescale.errors import ConfigError
+from ropescale.inspecting import inspect
+
+LINEAR4 = LLAMA | {"rope_scaling": {"type": "linear", "factor": 4.0}}
+VICUNA = LINEAR4 | {"max_sequence_length": 16384}
+COMMAND_R = plain("cohere", 64, 4, 8192, 8000000.0) | {"model_max_length": 131072}
+YARN4 = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+DRAFT = LLAMA31 | {"max_position_embeddings": 2048, "architectures": ["LlamaForCausalLMEagle3"]}
+DUAL = {"chunk_size": 262144, "local_size": 8192, "original_max_position_embeddings": 262144}
+ORIGINAL = "rope_scaling.original_max_position_embeddings"
+MAXIMUM = "max_position_embeddings"
+DEFAULT = f"{MAXIMUM}, the default of llama"
+FOUND = {
+    "vicuna-16k": (VICUNA, 4096, MAXIMUM, 16384, f"factor 4 x {MAXIMUM}"),
+    "llama 3.1": (LLAMA31, 8192, ORIGINAL, 131072, MAXIMUM),
+    "a draft head": (DRAFT, 8192, ORIGINAL, 2048, MAXIMUM),
+    "command-r": (COMMAND_R, 8192, MAXIMUM, 8192, MAXIMUM),
+    "yarn, the maximum left": (
+        LLAMA | {MAXIMUM: 32768, "rope_scaling": YARN4},
+        32768,
+        ORIGINAL,
+        131072,
+        f"factor 4 x {ORIGINAL}",
+    ),
+    "qwen3 with its card's yarn": (
+        plain("qwen3", 64, 4, 40960, head_dim=16) | {"rope_scaling": YARN4},
+        32768,
+        ORIGINAL,
+        131072,
+        f"factor 4 x {ORIGINAL}",
+    ),
+    "dual chunk attention": (
+        plain("qwen2", 64, 4, 1010000) | {"dual_chunk_attention_config": DUAL},
+        262144,
+        "dual_chunk_attention_config.original_max_position_embeddings",
+        1010000,
+        MAXIMUM,
+    ),
+    "an own key": (plain("gpt_neox", 64, 4, 2048) | {"seq_length": 2048}, 2048, MAXIMUM, 2048, MAXIMUM),
+    "a class default": ({"model_type": "llama"}, 2048, DEFAULT, 2048, DEFAULT),
+}
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_inspect_shows_the_lengths_and_where_they_come_from(name, tmp_path, ran):
+    config, trained, trained_key, served, served_key = FOUND[name]
+    limit = {"tokenizer_config.json": '{"model_max_length": 777}'}
+    folder = write_checkpoint(tmp_path, config, limit)
+    for schedule in ([], ["--schedule", "yarn:factor=2"]):
+        lengths = json.loads(ran("inspect", folder, "--json", *schedule).out)["lengths"]
+        assert lengths["trained"] == {"tokens": trained, "from": trained_key}
+        assert lengths["served"] == {"tokens": served, "from": served_key}
+        assert lengths["tokenizer"] == 777
+    out = ran("inspect", folder).out
+    assert f"{trained:,} tokens" in out and served_key in out and "777 tokens" in out
+    if name == "command-r":
+        assert lengths["others"] == {"model_max_length": 131072} and "model_max_length" in out
+
+
+ASKS = "give the original length"
+PATCHED = [
+    (COMMAND_R, {"schedule": "yarn:factor=2"}, ASKS),
+    (COMMAND_R, {"schedule": "yarn:factor=2", "original_length": "128k"}, 262144),
+    (COMMAND_R | {"model_max_length": 8192}, {"schedule": "yarn:factor=2"}, 16384),
+    (VICUNA, {"schedule": "linear:factor=2", "on_top": True}, 32768),
+    (LINEAR4, {"schedule": "linear:factor=2", "on_top": True}, 32768),
+    (VICUNA, {"schedule": "yarn:factor=8", "replace_scaling": True}, 32768),
+    (LINEAR4, {"schedule": "yarn:factor=8", "replace_scaling": True}, ASKS),
+    (LLAMA31, {"schedule": "yarn:factor=2", "on_top": True}, 262144),
+    (LLAMA31 | {MAXIMUM: 100000}, {"schedule": "yarn:factor=32", "replace_scaling": True}, 262144),
+    (LLAMA | {MAXIMUM: 65536, "rope_scaling": YARN4}, {"schedule": "linear:factor=2", "on_top": True}, ASKS),
+]
+
+
+@pytest.mark.parametrize(("config", "options", "wanted"), PATCHED)
+def test_patch_asks_only_where_two_readings_differ(config, options, wanted, tmp_path, ran):
+    folder, schedule = write_checkpoint(tmp_path / "M", config), options["schedule"]
+    given = {key: value for key, value in options.items() if key != "schedule"}
+    if wanted == ASKS:
+        with pytest.raises(ConfigError, match=ASKS):
+            ropescale.patch_checkpoint(folder, None, schedule, dry_run=True, **given)
+        return
+    done = ropescale.patch_checkpoint(folder, tmp_path / "P", schedule, **given)
+    assert done.plan.length == wanted
+    written = json.loads((tmp_path / "P/config.json").read_text())
+    for key in written.keys() & {"model_max_length", "max_sequence_length"}:
+        assert written[key] == written[MAXIMUM]
+    assert inspect(tmp_path / "P").lengths.served.tokens == wanted
+    assert f"-len {wanted}" in ran("export", tmp_path / "P", "--for", "vllm", "--command-only").out
+
+
+WIDE = {
+    "llama 3.1": LLAMA31,
+    "a draft head": DRAFT,
+    "plain": LLAMA,
+    "linear": LINEAR4,
+    "yarn without an original": LLAMA | {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}},
+    "command-r": COMMAND_R | {"model_max_length": 8192},
+}
+
+
+@pytest.mark.parametrize("name", WIDE)
+def test_as_is_with_a_target_length_widens_the_window_and_keeps_the_table(name, tmp_path, ran):
+    folder, length = write_checkpoint(tmp_path / "M", WIDE[name]), 262144
+    ran("patch", folder, "-o", tmp_path / "P", "--schedule", "as-is", "--target-length", length)
+    written = json.loads((tmp_path / "P/config.json").read_text())
+    assert written[MAXIMUM] == length and written.get("model_max_length", length) == length
+    (kept, scale), (table, same) = stock_tables(written)["all"], stock_tables(WIDE[name])["all"]
+    assert torch.equal(kept, table) and scale == same
+    assert inspect(tmp_path / "P").lengths.served.tokens == length
+    assert inspect(tmp_path / "P").lengths.trained.tokens == inspect(folder).lengths.trained.tokens
+    for words in [] if name == "a draft head" else (["P"], ["M", "--schedule", "as-is", "--target-length", length]):
+        assert f"{length}" in ran("export", tmp_path / words[0], "--for", "vllm", "--command-only", *words[1:]).out
+    assert json.loads((tmp_path / "P/ropescale.json").read_text())["length"] == length
+
+
+@pytest.mark.parametrize(
+    ("config", "length", "why"),
+    [
+        (LLAMA31, "64k", "the window is 131,072 tokens already"),
+        (LLAMA | {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "1m", "a longer window is another table"),
+        (PHI3_128K, "1m", "a longer window is another table"),
+    ],
+)
+def test_a_window_that_cannot_be_widened_is_refused(config, length, why, tmp_path, refused):
+    folder = write_checkpoint(tmp_path / "M", config)
+    assert why in refused("patch", folder, "-o", tmp_path / "P", "--schedule", "as-is", "--target-length", length)
+    assert not (tmp_path / "P").exists()
+
+
+VISION = {"vision_config": {"hidden_size": 8, "num_attention_heads": 2, "max_position_embeddings": 9}}
+SECTIONS = [
+    ("deepseek_vl_v2", ["language_config"]),
+    ("internvl_chat", ["llm_config"]),
+    ("qwen2_5_omni", ["thinker_config", "text_config"]),
+    ("brandnew", ["model", "decoder"]),
+]
+
+
+@pytest.mark.parametrize(("model_type", "path"), SECTIONS)
+def test_a_language_models_section_is_read_and_written_under_its_own_name(model_type, path, tmp_path):
+    config = LLAMA
+    for name in reversed(path):
+        config = {name: config}
+    folder = write_checkpoint(tmp_path / "M", {"model_type": model_type, **config, **VISION})
+    ropescale.patch_checkpoint(folder, tmp_path / "P", "yarn:factor=2")
+    written = inner = json.loads((tmp_path / "P/config.json").read_text())
+    for name in path:
+        inner = inner[name]
+    assert inner[MAXIMUM] == 8192 and inner["rope_parameters"]["rope_type"] == "yarn"
+    assert written.keys() == {"model_type", path[0], "vision_config"}
+
+
+OWN = LLAMA | {"rope_theta": None}
+REFUSED = [
+    (LLAMA | {"model_type": "deepseek_vl_v2", "language_config": LLAMA}, "in the top level and language_config"),
+    ({"model_type": "brandnew", "a": LLAMA, "b": LLAMA}, "in a and b"),
+    *((LLAMA | {"model_type": each}, "reads keys of its own") for each in ("chatglm", "baichuan", "qwen")),
+    (OWN | {"model_type": "brandnew"}, "lacks rope_theta; its own code may compute this from other keys"),
+]
+
+
+@pytest.mark.parametrize(("config", "why"), REFUSED)
+def test_a_section_that_nothing_is_known_to_read_is_named_and_not_written(config, why, tmp_path, refused):
+    folder = write_checkpoint(tmp_path / "M", config)
+    for command in (["inspect"], ["patch", "-o", tmp_path / "P", "--schedule", "linear:factor=2"]):
+        message = refused(*command, folder)
+        assert why in message and "add it" not in message
+
+
+def test_a_dangling_configuration_is_named_with_its_target(tmp_path, refused):
+    (tmp_path / "config.json").symlink_to("../../blobs/abc")
+    assert "config.json is a link to ../../blobs/abc, which does not exist" in refused("inspect", tmp_path)
