@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..lengths import parse_length
-from ..models.patching import configuration_before
+from ..models.patching import configuration_before, unpatched
 from ..models.rotary_modules import unwrapped, whole_config
 from .data.chats import Given
 from .metrics import OPTIONS
@@ -26,6 +26,7 @@ from .running.corpus_run import CorpusRun
 from .running.options import PerplexityOptions, Schedules, check_keywords
 from .running.perplexity import PerplexityRun
 from .running.runner import carry_out
+from .running.variants import with_own
 from .servers.served_runs import ServedModel, ServedRecommendRun, ServedRetrieval, ServedRun
 from .servers.server import Server
 
@@ -49,8 +50,8 @@ def perplexity(
 ) -> Result:
     """Measures the perplexity of ``model`` at every length with every schedule on the same tokens.
 
-    The model is patched with each schedule in turn, and restored bit for bit. ``as-is`` (the unchanged model) is always
-    measured, and is the default baseline of the paired comparison.
+    The model is patched with each schedule in turn, and restored bit for bit. ``as-is`` (the model before any patch) is
+    always measured, and is the default baseline of the paired comparison. The patch of a patched model is measured too.
 
     Args:
         model: a causal language model of transformers, possibly compiled or PEFT-wrapped; or one or several
@@ -84,7 +85,8 @@ def perplexity(
         named = None if baseline is None else str(baseline)
         run = ServedRun(ServedModel(model, chosen.path, tokenizer), corpus, named, chosen)
     else:
-        run = PerplexityRun(model, corpus, Schedules(schedules, baseline, chosen.patching), chosen)
+        asked = Schedules(with_own(model, schedules), baseline, chosen.patching)
+        run = PerplexityRun(model, corpus, asked, chosen)
     return carry_out(run, None if out is None else writable_folder(out), fresh, force=force)
 
 
@@ -104,8 +106,8 @@ def retrieval(
     """Measures whether ``model`` finds a number hidden in a long text, at every length and depth, with every schedule.
 
     The model is patched with each schedule in turn, and restored bit for bit. Tables that depend on the length are
-    frozen at the measured length. ``as-is`` (the unchanged model) is always measured, and is the baseline of the paired
-    comparison unless ``baseline`` names another schedule.
+    frozen at the measured length. ``as-is`` (the model before any patch) is always measured, and is the baseline of the
+    paired comparison unless ``baseline`` names another schedule. The patch of a patched model is measured too.
 
     Args:
         model: a causal language model of transformers, possibly compiled or PEFT-wrapped; or one or several
@@ -137,7 +139,9 @@ def retrieval(
         served = ServedModel(model, chosen.path, tokenizer)
         run: RetrievalRun = ServedRetrieval(served, prompt_set, named, chosen)
     else:
-        run = LoadedRetrieval(model, prompt_set, Schedules(schedules, baseline, chosen.patching), chosen)
+        run = LoadedRetrieval(
+            model, prompt_set, Schedules(with_own(model, schedules), baseline, chosen.patching), chosen
+        )
     return carry_out(run, None if out is None else Retrieval.writable_folder(out), fresh, force=force)
 
 
@@ -161,7 +165,7 @@ def recommend(
 
     Args:
         model: a causal language model of transformers, possibly compiled or PEFT-wrapped; or several :class:`Server`,
-            one of them with the unchanged model. With servers there is no race: the full text decides among the served
+            one of them with the model as it is. With servers there is no race: the full text decides among the served
             schedules, and the option ``path`` names the checkpoint.
         documents: as for :func:`ropescale.evals.perplexity`.
         target_length: the wanted context length, as a number of tokens or like "32k".
@@ -185,9 +189,9 @@ def recommend(
     if isinstance(model, (Server, Sequence)):
         run = ServedRecommendRun(ServedModel(model, chosen.path, tokenizer), documents, target, bos, chosen)
     else:
-        objective, candidates = objective_and_candidates(
-            configuration_before(model), whole_config(unwrapped(model)).to_dict(), target, chosen
-        )
+        with unpatched(model):
+            now = whole_config(unwrapped(model)).to_dict()
+        objective, candidates = objective_and_candidates(configuration_before(model), now, target, chosen)
         corpus = Corpus(documents, objective.lengths, tokenizer, bos, text_options(chosen))
         run = RecommendRun(model, corpus, objective, candidates, chosen)
     return carry_out(run, None if out is None else Recommendation.writable_folder(out), fresh, force=force)

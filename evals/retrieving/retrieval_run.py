@@ -170,7 +170,8 @@ class LoadedRetrieval(RetrievalRun):
     ) -> None:  # fmt: skip
         made, baseline = variants(model, schedules, Notes.of(options.progress))
         self.model = unwrapped(model)
-        about = about or fingerprints.describe(self.model, options.path)
+        with made[0].applied():  # as-is
+            about = about or fingerprints.describe(self.model, options.path)
         vocabulary, _ = memory.embedding_shape(self.model)
         super().__init__(prompt_set, options, made, baseline, trained_length(model), about, vocabulary)
         self.facts = {**self.facts, **fingerprints.arithmetic(self.model)}

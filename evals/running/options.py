@@ -23,14 +23,16 @@ class Schedules:
     """The schedules of a run in addition to ``as-is``, and their patching options.
 
     Attributes:
-        given: specs or schedule objects.
+        given: specs, schedule objects or variants.
         baseline: the baseline's spec; None for ``as-is``.
         patching: keyword arguments of :func:`ropescale.patch`.
+        as_is: what ``as-is`` measures, for a model in training; None for the model without its patches.
     """
 
     given: Iterable[object] = ()
     baseline: object = None
     patching: RequestOptions = field(default_factory=RequestOptions)
+    as_is: object = None
 
 
 @dataclass(frozen=True, kw_only=True)

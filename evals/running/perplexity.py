@@ -95,7 +95,8 @@ class PerplexityRun(CorpusRun):
     @cached_property
     def model_facts(self) -> ModelFacts:  # type: ignore[override]
         """The model before any schedule: the "model" part of results.json."""
-        return fingerprints.describe(self.scorer.model, self.options.path)
+        with self.variants[0].applied():  # as-is
+            return fingerprints.describe(self.scorer.model, self.options.path)
 
     @cached_property
     def facts(self) -> Facts:  # type: ignore[override]

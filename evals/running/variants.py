@@ -88,6 +88,27 @@ class Variant:
         return any(isinstance(kind, str) and ("dynamic" in kind or kind == "longrope") for kind in flat)
 
 
+class Unpatched(Variant):
+    """A model without the patches of a loaded model: ``as-is``."""
+
+    @contextmanager
+    def applied(self, length: int | None = None) -> Iterator[Patch | None]:
+        with patching.unpatched(self.model), super().applied(length) as patch:
+            yield patch
+
+
+def with_own(model: nn.Module, given: Iterable[object]) -> list[object]:
+    """Returns the schedules to measure, followed by that of a loaded model's own patch, if it has one."""
+    named, plan = [given] if isinstance(given, str) else list(given), patching.installed(model)
+    if plan is None:
+        return named
+    parts = plan.schedules
+    own, held = Variant(model, AS_IS, {}), patching.held_at(model)
+    own.asked = specs.parse(parts if len({*map(str, parts.values())}) > 1 else next(iter(parts.values())))
+    own.label = spelled_out(own.asked) + (f" at {held:,} tokens" if held else "")
+    return [*named, own]
+
+
 class AsTrained(Variant):
     """A model with its training tables, that is, without ropescale's scaling in memory or in the model's folder."""
 
@@ -171,8 +192,9 @@ def variants(model: nn.Module, schedules: Schedules, notes: Notes) -> tuple[list
         DataError: two different schedules have the same label.
     """
     given = [schedules.given] if isinstance(schedules.given, str) else list(schedules.given)
-    named = [AS_IS, *given, AS_IS if schedules.baseline is None else schedules.baseline]
-    made = [Variant(model, schedule, schedules.patching) for schedule in named]
+    as_is = schedules.as_is or Unpatched(model, AS_IS, {})
+    named = [as_is, *given, as_is if schedules.baseline is None else schedules.baseline]
+    made = [each if isinstance(each, Variant) else Variant(model, each, schedules.patching) for each in named]
     found: dict[str, Variant] = {}
     for variant in made:
         same = found.get(variant.label)

@@ -29,7 +29,7 @@ from ..running.corpus import Corpus
 from ..running.options import PerplexityOptions, Schedules
 from ..running.perplexity import PerplexityRun
 from ..running.runner import carry_out
-from ..running.variants import AS_IS
+from ..running.variants import AS_IS, Variant
 from ..scoring.scorer import Scorer
 from .proving import is_shared, plain, processes, settle_leader
 
@@ -93,7 +93,8 @@ class Measuring:
         """
         own = plain(model)
         with undisturbed(own):
-            schedules = Schedules(baseline=baseline, patching=self.options.patching)
+            now = Variant(own, AS_IS, {})
+            schedules = Schedules(baseline=baseline, patching=self.options.patching, as_is=now)
             run = PerplexityRun(unwrapped(own), self.corpus, schedules, self.options)
             if is_shared(own):
                 run.scorer = SharedScorer(cast("PreTrainedModel", own), self.options.logits_bytes)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Unpack
@@ -104,17 +105,10 @@ class Patch:
 
     def __init__(self, model: nn.Module, plan: Plan, length: int | None = None) -> None:
         self.plan = plan
-        self.frozen_at: int | None = None
-        self.length_dependent = False
         self._model = model
         self._config = text_config(model)
         self._undo: list[Callable[[], object]] = []
-        try:
-            self._install(length)
-        except BaseException:
-            self._unwind()
-            raise
-        _owner(model).__dict__.setdefault(_STACK, []).append(self)
+        self._apply(length)
 
     def __repr__(self) -> str:
         labels = ", ".join(dict.fromkeys(self.plan.label(key) for key in self.plan.layers)) or "as-is"
@@ -142,6 +136,16 @@ class Patch:
         stack.pop()
         if not stack:
             del _owner(self._model).__dict__[_STACK]
+
+    def _apply(self, length: int | None) -> None:
+        self.frozen_at: int | None = None
+        self.length_dependent = False
+        try:
+            self._install(length)
+        except BaseException:
+            self._unwind()
+            raise
+        _owner(self._model).__dict__.setdefault(_STACK, []).append(self)
 
     def _install(self, length: int | None) -> None:
         modules = dict(rotary_modules(self._model))
@@ -274,6 +278,20 @@ def why_held(model: nn.Module) -> str | None:
 def patches_in(model: nn.Module) -> list[Patch]:
     """Returns a model's active patches, oldest first, through any wrapper."""
     return _owner(model).__dict__.get(_STACK, [])
+
+
+@contextmanager
+def unpatched(model: nn.Module) -> Iterator[None]:
+    """Reverts a model's patches inside the block, and then applies them again, bit for bit."""
+    stack = list(patches_in(model))
+    try:
+        for patch in reversed(stack):
+            patch.revert()
+        yield
+    finally:
+        for patch in stack:
+            if patch not in patches_in(model):
+                patch._apply(patch.frozen_at)
 
 
 def _owner(model: nn.Module) -> nn.Module:

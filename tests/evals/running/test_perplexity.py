@@ -83,14 +83,30 @@ def test_longrope_takes_two_passes():
 
 
 @pytest.mark.parametrize("spec", ["yarn:factor=4", "dynamic:factor=4"])
-def test_a_patch_that_is_there_already_is_what_as_is_measures(spec):
+@pytest.mark.parametrize("asked", [[], "yarn:factor=4", ["dynamic:factor=4", "base"]])
+def test_a_patched_model_is_measured_without_its_patch_and_with_it(spec, asked):
     model, ids = llama(), documents(2, 130)
-    apart = by_length(perplexity(model, ids, LENGTHS, [spec]), spec)
+    apart = perplexity(model, ids, LENGTHS, [spec])
     with ropescale.patch(model, spec):
-        within = by_length(perplexity(model, ids, LENGTHS))
-    for length in LENGTHS:
-        assert within[length].ppl == pytest.approx(apart[length].ppl, rel=1e-6)
-        assert within[length].table_sha256 == apart[length].table_sha256
+        probe = torch.tensor([ids[0]])
+        before, config = model(probe).logits, model.config.to_dict()
+        within = perplexity(model, ids, LENGTHS, asked)
+        assert torch.equal(model(probe).logits, before) and model.config.to_dict() == config
+        assert ropescale.verify(model)
+    assert within.model == apart.model and set(within.schedules) >= {"as-is", spec}
+    for schedule in ("as-is", spec):
+        for length in LENGTHS:
+            one, other = by_length(within, schedule)[length], by_length(apart, schedule)[length]
+            assert (one.ppl, one.table_sha256) == (pytest.approx(other.ppl, rel=1e-6), other.table_sha256)
+
+
+def test_a_patch_frozen_at_a_length_is_measured_as_it_is_frozen():
+    model, ids = llama(), documents(2, 130)
+    with ropescale.patch(model, "dynamic:factor=4", length=100):
+        result = perplexity(model, ids, LENGTHS)
+    assert result.schedules == ["as-is", "dynamic:factor=4 at 100 tokens"]
+    frozen = by_length(perplexity(model, ids, [100], ["dynamic:factor=4"]), "dynamic:factor=4")[100].table_sha256
+    assert {row.table_sha256 for row in result.rows if row.schedule != "as-is"} == {frozen}
 
 
 def test_the_model_is_left_bit_for_bit_as_it_was():
