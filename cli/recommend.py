@@ -46,7 +46,7 @@ _SECTIONS: Sections = {
         option(
             "--truncation/--no-truncation",
             None,
-            "Compare with the unchanged model on only the last tokens (on if this costs no more than the schedules).",
+            "Compare with MODEL as it is on only the last tokens (on if this costs no more than the schedules).",
             default=None,
         ),
         "truncation_stride layers original_length",
@@ -68,7 +68,7 @@ _SECTIONS: Sections = {
 def command(model: str | None, source: Sequence[str], target_length: int, **options: Any) -> None:
     """Recommend a schedule for MODEL at a target length on a text, and print the patch command.
 
-    The candidates are the unchanged model and every fixed schedule that the model and the target allow, over factors
+    The candidates are MODEL as it is and every fixed schedule that the model and the target allow, over factors
     and important fields. One half of the text is for a race: all candidates run on a small part, and the better ones on
     more. The other half decides among the finalists: the result is the simplest finalist that is as good as every
     other, by simultaneous intervals. If the text is too short to decide, the command reports this.

@@ -73,7 +73,7 @@ def command(model: str | None, lengths: list[int], **options: Any) -> None:
     retrieves the number, but other improvements also lower it. A uniform
     guess of the number (10000 to 99999) costs 11.41 nats.
 
-    Answers are compared with those of the unchanged model, which always runs, or of --baseline. --factor and
+    Answers are compared with those of MODEL as it is, which always runs, or of --baseline. --factor and
     --target-length set the factor of every schedule that takes one and does not set its own. With -o, every finished
     batch is stored in OUT/resume; the same command resumes after any interruption.
 

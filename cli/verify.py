@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from ..verifying.verification import Verification
 
 _SECTIONS: Sections = {
+    "What it should be": [
+        option("--schedule", "SPEC", "Compare with this schedule, in place of the record."),
+        option("--like", "CHECKPOINT", "Compare with the frequencies of this folder or Hub id (or --schedule on it)."),
+    ],
     "Decoding": [
         flag("--generate", "Load the weights, and compare cached decoding with full passes."),
         option("--length lengths", "N", "A length to compare at; may be repeated.", multiple=True),
@@ -33,8 +37,9 @@ def command(model: str, generate: bool, lengths: tuple[int, ...], as_json: bool,
     For an adapter (PEFT), the command compares its base with the schedule that the adapter was trained with.
 
     Builds the model's rotary modules as stock transformers would, without reading weights, and compares their
-    frequencies, cos and sin, and the softmax scale of MLA models, with ropescale.json or config.json. Exits with 1 and
-    the reason if they differ.
+    frequencies, cos and sin, and the softmax scale of MLA models, with ropescale.json. Without this record, it compares
+    them with config.json, which does not show that a schedule was lost: --schedule or --like does. Exits with 1 and the
+    reason if they differ.
 
     "live" refers only to the frequencies. A separate line reports limits below the target length of MODEL (the
     tokenizer's model_max_length, max_position_embeddings), also with exit code 1; to raise them, run
@@ -53,6 +58,7 @@ def command(model: str, generate: bool, lengths: tuple[int, ...], as_json: bool,
     \b
     Examples:
       ropescale verify qwen3-128k
+      ropescale verify tuned --schedule yarn:factor=4 --like Qwen/Qwen3-8B
       ropescale verify qwen3-128k --generate
       ropescale verify ./llama-x4 --generate --length 4k --length 16k --dtype bfloat16
       ropescale verify qwen3-128k --server http://localhost:8000
@@ -64,6 +70,8 @@ def command(model: str, generate: bool, lengths: tuple[int, ...], as_json: bool,
         from ..evals.servers.server import Server
         from ..evals.servers.verifying import verify_served
 
+        refuse_given("does not apply to a server; leave it out", "server", "schedule", "like")
+        del options["schedule"], options["like"]
         if generate or max(map(len, (urls, names, lengths))) > 1:
             raise DataError(
                 "verify one server at a time, at one length, without generate", "server", "lengths", "generate"

@@ -104,8 +104,8 @@ class AgainstTruncation(Metric[Stored, TruncationRow]):
             return []
         context, stride, fed = rows[0].context, rows[0].stride, rows[0].fed
         title = (
-            f"Against truncation, the unchanged model on only the last {context:,} tokens (windows of {context:,} "
-            f"positions, stride {stride:,}, {fed:,} tokens fed): "
+            f"Against truncation, the model without ropescale's scaling on only the last {context:,} tokens (windows "
+            f"of {context:,} positions, stride {stride:,}, {fed:,} tokens fed): "
             f"change in NLL on the tokens from position {context:,} on (nats per token; below zero, reading further "
             f"is better; {rests_on(stored)}; {together(rows[0].comparisons)}):"
         )

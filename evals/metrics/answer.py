@@ -13,8 +13,6 @@ from .far_repeats import distance_of
 from .paired import short_length
 from .stored import AS_IS, Stored
 
-_UNCHANGED = f"{AS_IS}, the unchanged model"
-
 _UNIT = " nats"
 _EXPLAINED = " nats (of log perplexity)"
 """The unit where it is first used, with an explanation."""
@@ -53,10 +51,11 @@ def _recommended(stored: Stored, ppl: dict[str, float], few: str) -> str:
         rivals = not_apart + [TRUNCATION] * (past.get(first, -1) != -1)
     names = {label: stored.markdown_name(label) for label in ppl}
     last = f"{stored.truncation.length:,}" if stored.truncation else ""
-    glosses = {AS_IS: " (the unchanged model)", TRUNCATION: f" ({_UNCHANGED}, on the last {last})"}
+    as_is = stored.model.get("as_is", "the model as it is")
+    glosses = {AS_IS: f" ({as_is})", TRUNCATION: f" ({as_is}, on the last {last})"}
     name = f"{names[first]}{glosses.get(first, '')}"
     if first != TRUNCATION:
-        names |= {AS_IS: _UNCHANGED, TRUNCATION: f"{TRUNCATION} to the last {last}"}
+        names |= {AS_IS: f"{AS_IS}, {as_is}", TRUNCATION: f"{TRUNCATION} to the last {last}"}
     remarks = {}
     if first == TRUNCATION and len(stored.schedules) > 1 and not (few or rivals):
         apart = "below every schedule" if of_schedules == AS_IS else "the best schedule"

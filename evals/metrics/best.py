@@ -142,7 +142,7 @@ def guessing(nll: float, length: int, vocabulary: int | None) -> str:
         return ""
     figures = f"perplexity {digits(exp(nll), 4)} at {length:,} tokens, against {vocabulary:,}"
     return (
-        f"The unchanged model predicts this text worse than a uniform guess over its {vocabulary:,} tokens "
+        f"As it is, the model predicts this text worse than a uniform guess over its {vocabulary:,} tokens "
         f"({figures}). The weights or the tokenizer may not be its own, so no figure here shows which schedule is "
         "better."
     )

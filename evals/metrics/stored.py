@@ -15,8 +15,10 @@ from typing import Any, NamedTuple, NotRequired, TypeVar
 import numpy as np
 from typing_extensions import TypedDict
 
+from ...errors import DataError
 from ...files import sha256
 from ...output.formatting import escaped, visible
+from ...schedules.base import suggest
 from ..data.documents import Document
 from ..data.windows import prefix, windows_by_document
 from ..statistics import intervals
@@ -25,10 +27,10 @@ from ..statistics.intervals import CONCLUSIVE, LEVEL, Estimate
 T = TypeVar("T")
 
 AS_IS = "as-is"
-"""The label of the unchanged model, which is always measured."""
+"""The label of the model before any patch, which is always measured."""
 
 TRUNCATION = "truncation"
-"""The label of truncation: the unchanged model on only the last tokens, up to its trained length."""
+"""The label of truncation: the model without ropescale's scaling on only the last tokens, up to its trained length."""
 
 
 class ModelFacts(TypedDict):
@@ -41,6 +43,7 @@ class ModelFacts(TypedDict):
     parameters: int
     vocabulary: NotRequired[int]
     trained_length: NotRequired[int | None]
+    as_is: NotRequired[str]  # what as-is measures, in words
 
 
 DataFacts = dict[str, Any]
@@ -361,11 +364,23 @@ class Stored(Measured):
 
         Args:
             schedule: the label of a schedule, or of truncation if :meth:`truncated` knows its losses.
+
+        Raises:
+            DataError: the schedule was not measured at this length.
         """
         if schedule == TRUNCATION:
             return self.truncated(length) or []
+        self.refuse_unmeasured(schedule, length)
         run = self.read_from[schedule, length]
         return [nll[:count] for nll, count in zip(self.wanted(run.nll), self.counts(run, length), strict=True)]
+
+    def refuse_unmeasured(self, schedule: str, length: int | None = None) -> None:
+        """Raises an error that names the measured schedules, or lengths, if this one is not among them."""
+        if schedule not in self.schedules:
+            known = suggest(schedule, self.schedules, f"choose from {', '.join(self.schedules)}")
+            raise DataError(f"no schedule {schedule!r} was measured; {known}")
+        if length is not None and (schedule, length) not in self.read_from:
+            raise DataError(f"{schedule} was not measured at {length:,} tokens; choose from {self.lengths}")
 
     def wanted(self, values: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Returns, per window, the given values of scored tokens, with NaN for tokens that do not count."""

@@ -296,7 +296,7 @@ class RecommendRun:
         tokens += searched + goal.target * len(self.held_out) if searched else 0
         whole = len(specs) * len(self.corpus.documents) * goal.target
         if not goal.is_beyond:
-            self.notes.tell(f"{wording.not_needed(goal)} Only the unchanged model and your schedules are measured.")
+            self.notes.tell(f"{wording.not_needed(goal)} Only as-is and your schedules are measured.")
         self.notes.tell(
             f"candidates: {len(specs)}; {documents:,} document{'s' * (documents != 1)}, "
             f"{len(self.corpus.documents):,} windows of {goal.target:,}; at most {tokens:,} tokens to feed "

@@ -121,7 +121,11 @@ class Result(Stored, Saved):
         """Returns the mean NLL in position bins that grow by sqrt(2), from the schedule's longest pass.
 
         These bins show the rise at the trained length that the perplexity of a prefix averages out.
+
+        Raises:
+            DataError: the schedule was not measured.
         """
+        self.refuse_unmeasured(schedule)
         return [row for row in by_position.METRIC.rows(self) if row.schedule == schedule]
 
     def to_dict(self) -> dict[str, object]:

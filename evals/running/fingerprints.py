@@ -54,6 +54,7 @@ def describe(model: PreTrainedModel, path: str | os.PathLike[str] | None = None)
         "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
         "parameters": sum(p.numel() for p in model.parameters()),
         "vocabulary": embedding_shape(model)[0],
+        "as_is": f"the {'folder' if folder else 'model'} as it is",
     }
 
 

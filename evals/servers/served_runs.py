@@ -230,7 +230,7 @@ class ServedRun(CorpusRun):
         for server in self.model.servers:
             if server.is_unscaled:
                 return server.tables([length])[length]
-        raise DataError("no server has the unchanged model (served_as base)", "served_as")
+        raise DataError("no server has the model as it is (served_as base)", "served_as")
 
     def _announce_run(self, jobs: Sequence[Job], compared: Sequence[Task]) -> None:
         """Tells the user if the longest windows give the losses of shorter lengths, and if a metric is skipped."""
@@ -302,7 +302,7 @@ class ServedRecommendRun(RecommendRun):
         scaled = [server.label for server in model.servers if not server.is_unscaled]
         if len(scaled) == len(model.servers) or not scaled:
             raise DataError(
-                "a recommendation needs a server of the unchanged model (served_as base), and one per schedule",
+                "a recommendation needs a server of the model as it is (served_as base), and one per schedule",
                 "served_as",
             )
         self.served = model

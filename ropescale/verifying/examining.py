@@ -27,7 +27,7 @@ from ..configs.section import LARGEST
 from ..engines.transformers4 import is_met
 from ..errors import CheckpointError, ConfigError, DataError, RopescaleError, VerificationError
 from ..lengths import parse_length
-from ..models.patching import installed
+from ..models.patching import configuration_before, installed
 from ..models.rotary_modules import (
     build_stock,
     evaluating,
@@ -42,17 +42,23 @@ from ..models.rotary_modules import (
     whole_config,
 )
 from ..output.formatting import brief, first_line, listed
-from ..record import read_record
-from ..request import refuse_unknown
+from ..planning.plan import lacks_factor, make_plan
+from ..record import original_config, read_record
+from ..request import Request, refuse_unknown
+from ..schedules.specs import parse
 from .decoding import DIFFERS, EXPLAINED, UNDECIDED, Say, Text, compare, written
 from .verification import (
+    STATED,
+    Intended,
     Verification,
     asked_for,
     compare_module,
     compare_softmax,
     in_memory,
     meant_for,
+    planned,
     recorded,
+    stated,
 )
 
 if TYPE_CHECKING:
@@ -62,6 +68,8 @@ if TYPE_CHECKING:
 class ExamineOptions(TypedDict, total=False):
     """The keywords of :func:`examine`."""
 
+    schedule: object
+    like: str | Path | None
     generate: bool
     lengths: Sequence[int | str]
     revision: str | None
@@ -93,6 +101,8 @@ def verify(model: str | Path | nn.Module, **options: Unpack[ExamineOptions]) -> 
 def examine(
     model: str | Path | nn.Module,
     *,
+    schedule: object = None,
+    like: str | Path | None = None,
     generate: bool = False,
     lengths: Sequence[int | str] = (),
     revision: str | None = None,
@@ -105,6 +115,9 @@ def examine(
 
     Args:
         model: the folder or Hub id of a checkpoint or an adapter, or a loaded model.
+        schedule: the schedule that the model should have, in place of its record or patch. It is computed from the
+            configuration before ropescale's patch, or from that of ``like``.
+        like: the folder or Hub id of a checkpoint whose frequencies the model should have.
         generate: also load the weights, and compare cached decoding with full forward passes. A difference is a
             problem if the frequencies are constant, and a warning if they change with the length.
         lengths: the lengths to compare at, in tokens or as ``"4k"``; see :func:`ropescale.verifying.decoding.compare`.
@@ -124,15 +137,22 @@ def examine(
     if not isinstance(model, (str, Path)):
         in_memory = "applies to a checkpoint, and this model is already loaded; leave it out"
         _refuse({**loading, "revision": revision}, in_memory)
-        report = examine_model(model)
+        report = examine_model(model, _wanted(configuration_before(model), schedule, like, _PROBE))
         if generate and report.live:
             _examine_generation(model, report, wanted, None, say)
         return report
     folder, adapter = find_loadable(model, revision, weights=generate)
+    base = folder if adapter is None else adapter.base_folder
+    wanted = _wanted(original_config(read_config(base), base), schedule, like)
     if adapter is None:
-        report = examine_folder(str(model), folder, trust_remote_code)
+        report = examine_folder(str(model), folder, trust_remote_code, wanted=wanted)
     else:
-        report = examine_adapter(str(model), adapter, trust_remote_code)
+        report = examine_adapter(str(model), adapter, trust_remote_code, wanted)
+    if schedule is not None and like is None and not report.live:
+        report.warnings.append(
+            "the schedule was computed from this configuration; if it has changed theta there already, name the "
+            "original (--like)"
+        )
     if generate and report.live:
         loaded = load_model(folder, dtype, device, trust_remote_code=trust_remote_code)
         loaded = loaded if adapter is None else attached(loaded, adapter.folder)
@@ -145,6 +165,33 @@ def examine(
 
         _examine_generation(loaded, report, wanted, own_text, say)
     return report
+
+
+def _wanted(
+    config: Mapping[str, object], schedule: object, like: str | Path | None, length: int | None = None
+) -> Intended | None:
+    """Returns the frequencies that the user asks for; None if the user asks for none.
+
+    Args:
+        config: the model's configuration before ropescale's patch.
+        length: the length of the tables in tokens; None for the target length.
+    """
+    if like is not None:
+        folder, _ = find_loadable(like)
+        own = read_config(folder)
+        if schedule is None and length is None:
+            return recorded(Configuration.read(own), read_record(folder))
+        if schedule is None:
+            return asked_for(read_rope(own), length or 0)
+        config = original_config(own, folder)
+    if schedule is None:
+        return None
+    configuration = Configuration.read(config)
+    request = Request.of(schedule, replace_scaling=configuration.is_scaled)
+    if lacks_factor(parse(schedule), request):
+        request = replace(request, target_length=configuration.meant_length)
+    plan = make_plan(config, request)
+    return planned(plan, length or plan.length)
 
 
 def _refuse(options: Mapping[str, object], why: str) -> None:
@@ -214,8 +261,8 @@ _FAR = 4095
 """The position at which a live module's cos is compared: far enough to tell schedules apart, exact in float32."""
 
 
-def examine_model(model: nn.Module) -> Verification:
-    """Compares a loaded model's tables with its patches, or with its configuration.
+def examine_model(model: nn.Module, wanted: Intended | None = None) -> Verification:
+    """Compares a loaded model's tables with the wanted ones, or those of its patches, or of its configuration.
 
     Raises:
         ConfigError: the model has no RoPE, or no weights.
@@ -227,8 +274,10 @@ def examine_model(model: nn.Module) -> Verification:
     if any(parameter.is_meta for parameter in model.parameters()):
         raise ConfigError("this model is on the meta device, without numbers; load its weights first")
     report.length = meant_for(model)
-    intended = in_memory(model, _PROBE)
-    report.intended = intended.text
+    intended = wanted or in_memory(model, _PROBE)
+    report.intended, report.compared = intended.text, _compared(wanted, installed(model))
+    if report.compared == STATED:
+        report.intended = stated(read_rope(whole_config(model).to_dict()), _PROBE).text
     for where, module in rotary_modules(model):
         for key in intended.tables.keys() & {*layer_keys(module)} - {*followed(module)}:
             pairs, wanted = len(live_table(module, key)[0]), len(intended.tables[key].inv_freq)
@@ -298,16 +347,23 @@ def _calls(model: nn.Module) -> Iterator[set[str]]:
             handle.remove()
 
 
-def examine_adapter(name: str, adapter: Adapter, trusted: bool) -> Verification:
+def _compared(wanted: object, made: object) -> str:
+    """Names what a model is compared with."""
+    if wanted is not None:
+        return "the request"
+    return STATED if made is None else "ropescale's record or patch"
+
+
+def examine_adapter(name: str, adapter: Adapter, trusted: bool, wanted: Intended | None = None) -> Verification:
     """Compares the tables that transformers builds for an adapter's base with the tables of the adapter's training.
 
     Args:
-        name, trusted: as for :func:`examine_folder`.
+        name, trusted, wanted: as for :func:`examine_folder`.
 
     Raises:
         ConfigError: as for :func:`examine_folder`.
     """
-    report = examine_folder(name, adapter.base_folder, trusted, adapter.record)
+    report = examine_folder(name, adapter.base_folder, trusted, adapter.record, wanted)
     report.base = adapter.base
     if mismatch := disagreement(adapter):
         report.problems.insert(0, mismatch)
@@ -317,13 +373,16 @@ def examine_adapter(name: str, adapter: Adapter, trusted: bool) -> Verification:
     return report
 
 
-def examine_folder(name: str, folder: Path, trusted: bool, record: Record | None = None) -> Verification:
+def examine_folder(
+    name: str, folder: Path, trusted: bool, record: Record | None = None, wanted: Intended | None = None
+) -> Verification:
     """Compares the tables that transformers builds for a checkpoint with its record or configuration.
 
     Args:
         name: the checkpoint's name, for the report.
         trusted: whether the checkpoint's own code may run.
         record: the intended frequencies, in place of the checkpoint's own record.
+        wanted: the frequencies that the user asks for, in place of both.
 
     Raises:
         ConfigError: the checkpoint has no RoPE, or needs custom code that it may not run.
@@ -336,11 +395,11 @@ def examine_folder(name: str, folder: Path, trusted: bool, record: Record | None
         skeleton, modules = _stock_modules(folder, trusted, config, report)
     configuration = Configuration.read(config)
     try:
-        intended = recorded(configuration, record)
+        intended = wanted or recorded(configuration, record)
     except ConfigError as error:
         report.problems.append(str(error))
         return report
-    report.intended, report.length = intended.text, intended.length
+    report.intended, report.length, report.compared = intended.text, intended.length, _compared(wanted, record)
     stock = partial(stock_table, length=report.length)
     positions = dict.fromkeys(intended.tables, report.length - 1)
     for where, module in modules:

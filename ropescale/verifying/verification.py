@@ -23,6 +23,7 @@ from ..models.rotary_modules import (
     whole_config,
 )
 from ..planning.layers import describe_scaling
+from ..planning.plan import Plan
 from ..record import around_switch, softmax_factor
 from ..rope import Rope
 from ..schedules import AsIs, Frequencies, compute, describe
@@ -31,6 +32,9 @@ from .decoding import Stretch
 if TYPE_CHECKING:
     from ..stored_record import Record
 
+
+STATED = "the configuration"
+"""What modules without record or patch are compared with."""
 
 _SOFTMAX_RTOL = 1e-9
 """The largest relative difference between two float64 computations of one softmax scale."""
@@ -74,6 +78,7 @@ class Verification:
             :attr:`live`.
         warnings: remarks on intended behaviour that users should know.
         base: the base whose modules were examined, if the model is an adapter.
+        compared: what the modules were compared with: the record or patch, the request, or :data:`STATED`.
     """
 
     model: str
@@ -86,6 +91,7 @@ class Verification:
     limits: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     base: str | None = None
+    compared: str = ""
 
     @property
     def live(self) -> bool:
@@ -102,7 +108,13 @@ class Verification:
     @property
     def verdict(self) -> str:
         """One line with the result, the schedule and the length."""
-        return f"live: {'yes' if self.live else 'NO'} ({self.intended}, at {self.length:,} tokens)"
+        said, about = "yes" if self.live else "NO", f"({self.intended}, at {self.length:,} tokens)"
+        if self.compared != STATED:
+            return f"live: {said} {about}"
+        return (
+            f"the modules agree with {STATED}: {said} {about}; no record says that this is wanted, so a lost schedule "
+            "would not show: compare with one (--schedule), or with the original (--like)"
+        )
 
     def __repr__(self) -> str:
         return f"<Verification of {self.model}: {self.failure or self.verdict}>"
@@ -227,10 +239,28 @@ def asked_for(ropes: Mapping[str, Rope], length: int) -> Intended:
     )
 
 
+def stated(ropes: Mapping[str, Rope], length: int) -> Intended:
+    """Returns a configuration's own tables; the text also has theta, because a lost one shows in nothing else."""
+    made = asked_for(ropes, length)
+    schedules = {key: f"{text}, theta {ropes[key].theta:,.7g}" for key, text in made.schedules.items()}
+    return replace(made, schedules=schedules)
+
+
+def planned(plan: Plan, length: int) -> Intended:
+    """Computes the tables of a plan at a length in tokens."""
+    asked = asked_for(plan.planned.ropes, length)
+    return replace(
+        asked,
+        schedules={key: plan.label(key) for key in plan.layers} or asked.schedules,
+        tables={**asked.tables, **{key: layer.table(length) for key, layer in plan.layers.items()}},
+        sides={**asked.sides, **{key: around_switch(each.schedule, each.rope) for key, each in plan.layers.items()}},
+    )
+
+
 def recorded(configuration: Configuration, record: Record | None) -> Intended:
     """Returns the frequencies in a checkpoint's record, or those of its configuration if there is no record."""
     if record is None:
-        return asked_for(configuration.ropes, configuration.meant_length)
+        return stated(configuration.ropes, configuration.meant_length)
     asked = asked_for(configuration.ropes, record.length)
     return replace(
         asked,

@@ -65,7 +65,7 @@ def test_stdout_is_the_table_alone(evaluate):
     out, err = evaluate("--lengths", "32,64,0.125k", "--schedule", "yarn:factor=2")
     said, table, rests, where = out.removesuffix("\n").split("\n\n")
     tables, _, last = table.rpartition("\n")
-    assert said.startswith("The unchanged model predicts this text worse than a uniform guess over its 257 tokens (")
+    assert said.startswith("As it is, the model predicts this text worse than a uniform guess over its 257 tokens (")
     assert tables.startswith("| perplexity") and "| yarn:factor=2 " in tables and last.startswith("| truncation ")
     assert "pays off" not in out and "Lowest loss" not in out
     assert rests == "Measured on 2 documents; other texts may differ." and where == "All tables: --verbose."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,11 @@ import pytest
 import torch
 from configurations import DEEPSEEK_V3, edit, edit_rope
 from tiny_models import build
-from transformers import LlamaConfig
+from transformers import AutoModelForCausalLM, LlamaConfig
 
 import ropescale
 from ropescale.cli.main import main
-from ropescale.errors import ConfigError, VerificationError
+from ropescale.errors import ConfigError, ScheduleError, VerificationError
 from ropescale.verifying.examining import examine
 
 
@@ -94,13 +95,39 @@ def test_the_command_exits_with_one_and_the_reason(folder, tmp_path, capsys):
     assert main(["verify", str(tmp_path / "out")]) == 2 and "gpt2" in capsys.readouterr().err
 
 
+def test_a_lost_schedule_without_a_record_is_caught_by_what_it_should_be(folder, tmp_path, ran):
+    """A trainer saves config.json alone: once with the theta of NTK, once with the theta before."""
+    patched = ropescale.patch_checkpoint(folder, tmp_path / "patched", "ntk:factor=2").folder
+    asked = [["--like", patched], ["--like", folder, "--schedule", "ntk:factor=2"]]
+    kept, lost = (shutil.copytree(patched, tmp_path / name) for name in ("kept", "lost"))
+    edit(lost, rope_theta=10000.0, rope_parameters={"rope_type": "default", "rope_theta": 10000.0})
+    for tuned, code, theta in ((kept, 0, "2"), (lost, 1, "10,000")):
+        (tuned / "ropescale.json").unlink()
+        out, _ = ran("verify", tuned)
+        assert f"the modules agree with the configuration: yes (all: default of 64, theta {theta}" in out
+        assert "live: yes" not in out and "(--schedule), or with the original (--like)" in out
+        for words in asked:
+            out, _ = ran("verify", tuned, *words, code=code)
+            assert f"live: {'NO' if code else 'yes'} (all: ntk:factor=2, at 128 tokens)" in out
+    for spec in ("ntk", "ntk:factor=2"):
+        assert "name the original (--like)" in ran("verify", lost, "--schedule", spec, code=1)[1]
+    with pytest.raises(VerificationError, match="does not have the intended table"):
+        ropescale.verify(lost, like=patched)
+    assert ropescale.verify(AutoModelForCausalLM.from_pretrained(kept), like=patched).live
+    with pytest.raises(ScheduleError, match="did you mean 'yarn'"):
+        ropescale.verify(lost, schedule="yrn")
+
+
 def test_a_loaded_model_is_live_and_says_what_is_installed():
     model = build()
     found = ropescale.verify(model)
-    assert (found.intended, found.length) == ("all: default of 64", 64)
+    assert (found.intended, found.length) == ("all: default of 64, theta 10,000", 64)
+    with pytest.raises(VerificationError, match="does not have the intended table"):
+        ropescale.verify(model, schedule="linear:factor=2")
     with ropescale.patch(model, "yarn:factor=4"):
         found = ropescale.verify(model)
         assert (found.intended, found.length) == ("all: yarn:factor=4", 256)
+        assert ropescale.verify(model, schedule="yarn:factor=4").live
     with ropescale.patch(model, "dynamic:factor=4", length=100):
         assert ropescale.verify(model).length == 100
 

@@ -33,7 +33,7 @@ def test_random_weights_are_worse_than_a_guess_by_stock_transformers(run):
     assert mean > math.log(VOCABULARY) + 0.5
     assert result.model["vocabulary"] == VOCABULARY
     sentence = (
-        "The unchanged model predicts this text worse than a uniform guess over its 61 tokens (perplexity "
+        "As it is, the model predicts this text worse than a uniform guess over its 61 tokens (perplexity "
         f"{math.exp(mean):.4g} at 32 tokens, against 61). The weights or the tokenizer may not be its own, so no "
         "figure here shows which schedule is better."
     )
@@ -65,7 +65,7 @@ def test_a_recommendation_of_random_weights_says_so_and_names_no_schedule(tmp_pa
     monkeypatch.setattr("ropescale.evals.recommending.candidates.LARGER", (1.0,))
     texts = documents(12, 132)
     answer = recommend(llama(), texts, 128, out=tmp_path / "run", batch_tokens=512).answer
-    assert answer.answer.startswith("The unchanged model predicts this text worse than a uniform guess over its 61 ")
+    assert answer.answer.startswith("As it is, the model predicts this text worse than a uniform guess over its 61 ")
     assert f"(perplexity {math.exp(mean_loss(texts)):.4g} at 32 tokens, against 61)" in answer.answer
     assert answer.answer.endswith("no figure here shows which schedule is better.")
     assert (answer.guessed, answer.decided, answer.command) == (True, False, "")

@@ -200,7 +200,7 @@ def check_first(sentence, result, ppl, decides):
         rf"| has a perplexity of) {PPL}(.*)\.$", sentence
     ).groups()  # fmt: skip
     assert ppl[name] == min(ppl.values()) == number(lowest)
-    for other, value in re.findall(rf"[(;] ?(\S+?)(?:, the unchanged model| to the last 8)?: {PPL}", rest):
+    for other, value in re.findall(rf"[(;] ?(\S+?)(?:, the (?:model|folder) as it is| to the last 8)?: {PPL}", rest):
         assert ppl[other] == number(value)
     of_schedules = {label: value for label, value in ppl.items() if label != "truncation"}
     signs = {row.schedule: row.change().sign for row in result.against_truncation if row.length == longest}

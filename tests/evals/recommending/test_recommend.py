@@ -116,7 +116,7 @@ def test_the_race_spends_what_it_says_and_nobody_drops_out_unmeasured(found):
 def test_a_target_within_the_trained_length_needs_nothing(model, capsys):
     found = recommend(model, documents(4, 64), 48, progress=True)
     needless, first = "Nothing is needed: the model was trained at 64 tokens, and 48 is within that.", "candidates: 1;"
-    said = f"{needless} Only the unchanged model and your schedules are measured.\n{first}"
+    said = f"{needless} Only as-is and your schedules are measured.\n{first}"
     assert capsys.readouterr().err.startswith(said)
     assert found.schedule == AS_IS and not found.command and found.answer.decided
     assert found.answer.answer.endswith(f". {needless}")

@@ -18,7 +18,7 @@ from configurations import write_files
 from refusing import untouched
 from tiny import documents, from_ids, llama
 
-from ropescale.errors import RopescaleError
+from ropescale.errors import DataError, RopescaleError
 from ropescale.evals import Result, metrics, perplexity
 from ropescale.evals.metrics.stored import Divergence, Pass
 from ropescale.evals.results.folder import writable_folder
@@ -232,6 +232,9 @@ def test_bounds_stay_within_what_is_possible_and_changes_are_free():
 
 
 def test_loss_by_position_averages_to_the_whole(result):
+    for asked in (result.by_position, lambda name: result.losses(name, result.lengths[0])):
+        with pytest.raises(DataError, match="no schedule 'as_is' was measured; did you mean 'as-is'"):
+            asked("as_is")
     bins = result.by_position("as-is")
     assert bins[0].start == 1 and bins[-1].stop == 130
     whole = sum(each.nll * (each.stop - each.start) for each in bins) / 129

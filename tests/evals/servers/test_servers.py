@@ -98,7 +98,7 @@ def test_all_lengths_of_a_window_come_from_one_request_without_truncation(checkp
         _, said = ran(*words(engine, checkpoint, text, *more, "--baseline", "dynamic:factor=2.0"))
     assert [len(body["prompt"]) for body in engine.scored] == 16 * [128]
     assert engine.most_at_once == 3
-    assert "truncation is skipped: no server has the unchanged model" in said
+    assert "truncation is skipped: no server has the model as it is" in said
     assert "a server has one table for all lengths" in said
     assert not read(tmp_path / "out").get("truncation")
 
