@@ -110,7 +110,8 @@ def command(model: str | None, source: Sequence[str], lengths: list[int], dry_ru
     MODEL as it is (as-is) always runs, as the default baseline (--baseline). The options --factor (several with
     commas: 2,4,8) and --target-length set the factor of every schedule that takes one and does not set its own; by
     default, the factor is the largest length divided by the trained length. The option --set sets a field of every
-    schedule that has it. With -o, every finished batch is stored in OUT/resume: the same command resumes after any interruption.
+    schedule that has it. With -o, every finished batch is stored in OUT/resume: the same command resumes after any
+    interruption.
 
     Many processes share the work, each with a whole model on its device: `torchrun --nproc_per_node 8 -m ropescale eval
     ...`, or `accelerate launch -m ropescale eval ...`. The numbers do not depend on the number of processes. A model
