@@ -143,11 +143,11 @@ def examine(
         return report
     folder, adapter = find_loadable(model, revision, weights=generate)
     base = folder if adapter is None else adapter.base_folder
-    wanted = _wanted(original_config(read_config(base), base), schedule, like)
+    asked = _wanted(original_config(read_config(base), base), schedule, like)
     if adapter is None:
-        report = examine_folder(str(model), folder, trust_remote_code, wanted=wanted)
+        report = examine_folder(str(model), folder, trust_remote_code, wanted=asked)
     else:
-        report = examine_adapter(str(model), adapter, trust_remote_code, wanted)
+        report = examine_adapter(str(model), adapter, trust_remote_code, asked)
     if schedule is not None and like is None and not report.live:
         report.warnings.append(
             "the schedule was computed from this configuration; if it has changed theta there already, name the "
