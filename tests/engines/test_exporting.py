@@ -510,3 +510,10 @@ def _rotating(model_type: str) -> dict[str, Any] | None:
             make_plan({"model_type": model_type}, "yarn:factor=2", **options)
             return options
     return None
+
+
+@pytest.mark.parametrize(("scale", "rows"), [(1.0, []), (1.2, ["attention factor"])])
+def test_vllms_amplitude_of_deepseek_v4_is_always_1(scale, rows, tmp_path):
+    spec = f"yarn:factor=4,attention_factor={scale}"
+    done = export(write_checkpoint(tmp_path, {"model_type": "deepseek_v4"}), "vllm", spec, layers="compress")
+    assert [row.field for row in done.rows if row.layers == "compress"] == rows
