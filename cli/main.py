@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import io
 import platform
 import signal
@@ -158,13 +159,41 @@ def _usage_sentence(error: click.ClickException) -> str:
     """Rewrites click's message in ropescale's style: no capital, no full stop, and advice after a semicolon."""
     if isinstance(error, click.NoSuchOption):
         message = f"no such option {_one_line(error.option_name)!r}"
-        if error.possibilities:
-            return f"{message}; did you mean {error.possibilities[0]!r}?"
+        if error.ctx and (advice := _meant(error.option_name.replace("_", "-"), error.ctx)):
+            return f"{message}; {advice}"
     else:
         message = _one_line(error.format_message()).rstrip(".")
         message = message[:1].lower() + message[1:]
     ctx = None if message.endswith("?") else getattr(error, "ctx", None)
     return f"{message}; see `{ctx.command_path} -h`" if ctx else message
+
+
+_ELSEWHERE = {
+    "-o": "--output --output-path --output-dir --out-path --save",
+    "--data": "--dataset --datasets --tasks --text --texts --input --corpus",
+    "--lengths": "--length --max-length --max-model-len --max-seq-len --max-seq-length --context-length --ctx-size",
+    "--target-length": "--length --max-length --max-model-len --max-seq-length --context-length --ctx-size",
+    "--batch-tokens": "--batch-size --batch --max-num-batched-tokens",
+    "--max-docs": "--limit --num-samples --max-samples",
+    "--max-prompts": "--limit --num-samples --max-samples",
+    "--schedule": "--method --rope-scaling --rope-type --hf-overrides --merge-method --config-overrides",
+    "--factor": "--scale --rope-scale --rope-scaling-factor",
+    "--server": "--base-url --url --host --api-base",
+    "--tp": "--tensor-parallel-size --num-gpus",
+}
+"""The words of lm-eval, vLLM, llama.cpp and mergekit for ropescale's options."""
+
+_MODEL = "--model --model-args --model-path --model-name-or-path --pretrained --checkpoint -m".split()
+
+
+def _meant(word: str, ctx: click.Context) -> str:
+    """Returns advice for an unknown option: the command's option that is meant, or close; else ""."""
+    known = [name for param in ctx.command.params for name in param.opts if name.startswith("-")]
+    if word in _MODEL and any(param.name == "model" for param in ctx.command.params):
+        return f"the model is an argument: `{ctx.command_path} MODEL`"
+    named = [name for name, words in _ELSEWHERE.items() if name in known and word in words.split()]
+    close = [word] if word in known else named or difflib.get_close_matches(word, known, 1, 0.75)
+    return f"did you mean {close[0]!r}?" if close else ""
 
 
 _LONGEST = 1900

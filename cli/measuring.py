@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import DataError
-from .options import REQUEST_OPTIONS, made, print_result, say
-from .run_file import GIVEN, run_file
+from .options import REQUEST_OPTIONS, made, print_result, refuse_given, say
+from .run_file import run_file
 
 if TYPE_CHECKING:
     from ..evals.data.sources import TextSource
@@ -43,8 +43,6 @@ def asked_servers(options: Mapping[str, Any], model: str | None) -> tuple[list[S
 
     urls, tokenizer = options["servers"], options["tokenizer"]
     if not urls:
-        names = ("served_as", "served_name", "tokenizer", "concurrency", "timeout")
-        refuse_given("needs a server; leave it out, or name one", "server", *names)
         if model is None:
             raise DataError("name a MODEL, or a server and its tokenizer", "server", "tokenizer")
         return [], made(Checkpoint, options, name=model)
@@ -69,23 +67,6 @@ def served_by(servers: Sequence[Server], checkpoint: Checkpoint) -> ServedModel:
     from ..evals.servers.served_runs import ServedModel
 
     return ServedModel(servers, checkpoint, checkpoint.tokenizer())
-
-
-def refuse_given(why: str, instead: str, *names: str) -> None:
-    """Raises an error if one of these parameters of the running command was given.
-
-    Args:
-        why: the message after the parameter's name.
-        instead: the parameter that these parameters require or conflict with, or "".
-        names: the parameters.
-
-    Raises:
-        DataError: a parameter is given; the message names the first.
-    """
-    ctx = click.get_current_context()
-    for name in names:
-        if ctx.get_parameter_source(name) in GIVEN:
-            raise DataError(f"{name} {why}", name, instead)
 
 
 _LOCAL = (
@@ -149,6 +130,9 @@ def measure(
             if folder is not None and here.leads:
                 say("the run stopped before the first measurement; run the same command to restart it")
             raise
+        corpus = getattr(measurement, "corpus", None)
+        if corpus and options.get("chat_template") and not corpus.count("chat"):
+            raise DataError("chat_template has no effect: no document is a chat; leave it out", "chat_template")
         carry_out(measurement, folder, options["fresh"], group, shown, options["force"], run_file())
         if folder is not None and here.leads:
             say(f"written to {folder}")

@@ -19,7 +19,7 @@ from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 from click.types import FloatParamType
 
-from ..errors import RopescaleError, RunError
+from ..errors import DataError, RopescaleError, RunError
 from ..lengths import is_plain, parse_length, parse_lengths
 from ..output.formatting import finite, visible, visible_lines
 from ..schedules.base import suggest
@@ -381,6 +381,46 @@ def print_json(value: object, kept: object = None) -> None:
 # --- Sections
 
 
+GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP)
+"""The sources of parameters that the user gave."""
+
+_NEEDED = (
+    (
+        "served_as served_name tokenizer concurrency timeout",
+        "servers",
+        True,
+        "needs a server; leave it out, or name one",
+    ),
+    ("prompt_field answer_field max_prompts new_tokens match", "prompts", True, "needs prompts from a file; name one"),
+    ("depths trials seed", "prompts", False, "applies to generated prompts, not to prompts from a file; drop it"),
+    ("search_tokens", "search", True, "needs a search; leave it out, or ask for one"),
+    ("verbose", "as_json", False, "has no effect on JSON, which has all figures; leave it out"),
+    (
+        "window stride max_length alpha beta dtype device revision trust_remote_code",
+        *("imports", False, "has no effect on imported key tokens; leave it out"),
+    ),
+)
+"""Options that have an effect only with, or only without, another option of the same command: the options, the other
+one, whether they need it, and the error."""
+
+
+def refuse_given(why: str, instead: str, *names: str) -> None:
+    """Raises an error if one of these parameters of the running command was given.
+
+    Args:
+        why: the message after the parameter's name.
+        instead: the parameter that these parameters require or conflict with, or "".
+        names: the parameters.
+
+    Raises:
+        DataError: a parameter is given; the message names the first.
+    """
+    ctx = click.get_current_context()
+    for name in names:
+        if ctx.get_parameter_source(name) in GIVEN:
+            raise DataError(f"{name} {why}", name, instead)
+
+
 class SectionedCommand(click.Command):
     """A command whose help lists options in sections, and that rejects repeated options unless they allow it."""
 
@@ -400,6 +440,13 @@ class SectionedCommand(click.Command):
             if count > 1 and isinstance(param, Option) and not (param.multiple or param.count or param.is_flag):
                 raise click.UsageError(f"{max(param.opts, key=len)} is given {count} times; give it once", ctx)
         return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Runs the command; raises an error for an option that another one deprives of its effect."""
+        for names, other, needed, why in _NEEDED:
+            if other in ctx.params and bool(ctx.params[other]) is not needed:
+                refuse_given(why, other, *names.split())
+        return super().invoke(ctx)
 
 
 def sectioned_command(

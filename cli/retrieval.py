@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .measuring import asked_servers, measure, notes, refuse_given
+from .measuring import asked_servers, measure, notes
 from .options import (
     MODEL_SECTION,
     SERVER_SECTION,
@@ -88,13 +88,6 @@ def command(model: str | None, lengths: list[int], **options: Any) -> None:
     """
     from ..evals.retrieving.results import Retrieval
 
-    if options["prompts"] is None:
-        refuse_given("needs prompts from a file; name one", "prompts", "prompt_field", "answer_field", "max_prompts",
-                     "new_tokens", "match")  # fmt: skip
-    else:
-        refuse_given(
-            "applies to generated prompts, not to prompts from a file; drop it", "prompts", "depths", "trials", "seed"
-        )
     servers, checkpoint = asked_servers(options, model)
 
     def prepared(here: World) -> RetrievalRun:

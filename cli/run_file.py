@@ -8,17 +8,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import click
-from click.core import ParameterSource
 
 from ..errors import DataError
 from ..files import local_path, read_given
 from ..schedules.base import suggest
-from .options import Place, SpecText, option
+from .options import GIVEN, Place, SpecText, option
 
 NAME = "run.yaml"
-GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP)
-"""The sources of parameters that the user gave."""
-
 _NOT_WRITTEN = ("config", "as_json", "verbose", "dry_run")
 """Parameters that do not affect the measurement."""
 

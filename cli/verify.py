@@ -7,8 +7,17 @@ from math import isnan
 from typing import TYPE_CHECKING, Any
 
 from ..output.formatting import markdown
-from .measuring import refuse_given
-from .options import MODEL_SECTION, Sections, flag, model_argument, option, print_json, sectioned_command, show, tell
+from .options import (
+    MODEL_SECTION,
+    Sections,
+    flag,
+    model_argument,
+    option,
+    print_json,
+    sectioned_command,
+    show,
+    tell,
+)
 
 if TYPE_CHECKING:
     from ..evals.servers.verifying import ServedVerification
@@ -82,8 +91,6 @@ def command(model: str, generate: bool, lengths: tuple[int, ...], as_json: bool,
     else:
         from ..verifying.examining import examine
 
-        unused = "needs a server; leave it out, or name one"
-        refuse_given(unused, "server", "served_name", "timeout")
         report = examine(model, generate=generate, lengths=lengths, say=lambda text: tell(note=[text]), **options)
         tell(warning=report.warnings)
         page = _page(report)

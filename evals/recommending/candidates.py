@@ -15,7 +15,7 @@ from ...engines.base import layers_of
 from ...errors import ConfigError, ScheduleError
 from ...lengths import parse_length
 from ...output.formatting import listed, names_of
-from ...planning.plan import make_plan
+from ...planning.plan import make_plan, refuse_unused
 from ...request import Request, RequestOptions
 from ...schedules import base, specs
 from ...schedules.fields import parameters
@@ -192,7 +192,9 @@ def find_candidates(
     if engine is not None and engine not in ENGINES:
         said = base.suggest(engine, ENGINES, f"choose from {', '.join(ENGINES)}")
         raise ScheduleError(f"engine {engine!r} is not known; {said}", "engine")
-    linear = make_plan(config, Request.of("linear", **{**request, "target_length": target, "factor": None}))
+    wanted = Request.of("linear", **{**request, "target_length": target, "factor": None})
+    linear = make_plan(config, wanted)
+    refuse_unused(wanted, linear.used)
     factor = max(float(getattr(schedule, "factor", 1.0)) for schedule in linear.schedules.values())
     asked = distinct(
         each.with_fields(factor=factor) if isinstance(each, specs.Spec) and each.lacks("factor") else each

@@ -59,6 +59,8 @@ def read_results(path: Path, kind: str | None = None) -> Results:
     """
     file = path / RESULTS
     if not file.is_file():
+        if (path / store.FOLDER).is_dir():
+            raise DataError(f"{path} holds a run that is not finished; repeat its command with `-o {path}` to continue")
         what = "has no results.json" if path.exists() else "does not exist"
         raise DataError(f"{path} {what}; give a folder that `ropescale eval -o` or `ropescale retrieval -o` wrote")
     with refusing_damage(file):

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 from ...adapters import Adapter, attached, find_loadable, read_configs, remarks
 from ...checkpoints.loading import has_tokenizer, load_model, load_tokenizer
 from ...configs.configuration import trained_in
-from ...errors import ScheduleError
 from ...files import read_given
 from ...output.formatting import listed
-from ...planning.plan import Plan, check_taken, lacks_factor, make_plan, share_of
+from ...planning.plan import Plan, check_taken, lacks_factor, make_plan, refuse_unused, share_of
 from ...request import Request, RequestOptions
 from ...schedules import specs
 from ...schedules.specs import Spec, of_several, spelled_out
@@ -146,12 +145,7 @@ class Checkpoint:
                     without.append(spelled_out(spec))
             with of_several(spec, len(named)):
                 plans.append(make_plan(config, share))
-        if request.freeze_at and not any(layer.is_frozen for plan in plans for layer in plan.layers.values()):
-            raise ScheduleError(
-                "freeze_at needs a schedule whose tables depend on the length; name one, such as dynamic, or leave "
-                "freeze_at out",
-                "freeze_at",
-            )
+        refuse_unused(request, {"original_length"}.union(*(plan.used for plan in plans)))
         if without:
             notes.tell(
                 f"note: {listed(without)}: no factor is given; uses {longest / trained:g}, the largest length divided "

@@ -10,7 +10,7 @@ from ...engines import ENGINES
 from ...errors import DataError
 from ...files import local_path
 from ...lengths import parse_length
-from ...planning.plan import Plan, make_plan
+from ...planning.plan import Plan, make_plan, refuse_unused
 from ...request import Request, RequestOptions
 from ...schedules.base import suggest
 from ..running.options import RunOptions
@@ -94,7 +94,9 @@ def plan_of_start(config: Mapping[str, object], target: int, patching: RequestOp
         DataError, ScheduleError: the target is not longer than the trained length.
     """
     asked: RequestOptions = {**patching, "target_length": target}
-    plan = make_plan(config, Request.of("yarn", **asked))
+    request = Request.of("yarn", **asked)
+    plan = make_plan(config, request)
+    refuse_unused(request, plan.used)
     trained = max(layer.rope.original_length for layer in plan.layers.values())
     if target <= trained:
         raise DataError(

@@ -1,0 +1,90 @@
+"""An option that has no effect is an error that names it and the reason."""
+
+import pytest
+
+EVAL = "eval MODEL --data TEXT --lengths 32"
+ASKED = "retrieval MODEL --lengths 200"
+
+
+@pytest.mark.parametrize(
+    ("words", "option", "why"),
+    [
+        (f"{EVAL} --served-as base", "--served-as", "needs a server"),
+        (f"{EVAL} --concurrency 2", "--concurrency", "needs a server"),
+        (f"{EVAL} --tokenizer MODEL", "--tokenizer", "needs a server"),
+        (f"{EVAL} --factor 2", "--factor", "no schedule takes a factor"),
+        (f"{EVAL} --target-length 64", "--target-length", "no schedule takes a factor"),
+        (f"{EVAL} --set beta_fast=2", "--set", "none of the given schedules has the field"),
+        (f"{EVAL} --layers all", "--layers", "no effect"),
+        (f"{EVAL} --on-top", "--on-top", "no effect"),
+        (f"{EVAL} --replace-scaling", "--replace-scaling", "no effect"),
+        (f"{EVAL} --freeze-at 64", "--freeze-at", "the same table at every length"),
+        (f"{EVAL} --schedule yarn:factor=2 --freeze-at 64", "--freeze-at", "the same table at every length"),
+        (f"{EVAL} --schedule yarn:factor=2 --on-top", "--on-top", "no scaling to build on"),
+        (f"{EVAL} --revision main", "--revision", "is a folder"),
+        (f"{EVAL} --split test", "--split", "does not use it"),
+        (f"{EVAL} --text-field t", "--text-field", "does not use it"),
+        (f"{EVAL} --glob *.txt", "--glob", "does not use it"),
+        (f"{EVAL} --streaming --max-docs 1", "--streaming", "does not use it"),
+        (f"{EVAL} --score assistant", "--score", "applies to chats"),
+        (f"{EVAL} --chat-template TEMPLATE", "--chat-template", "no document is a chat"),
+        (f"{EVAL} --stride 8 --windows 2", "--windows", "a stride measures whole documents"),
+        (f"{EVAL} --stride 8 --budget-tokens 2k", "--budget-tokens", "a stride measures whole documents"),
+        (f"{EVAL} --no-truncation --truncation-stride 8", "--truncation-stride", "truncation is False"),
+        (f"{EVAL} --fresh", "--fresh", "needs an output folder"),
+        (f"{EVAL} --force", "--force", "needs an output folder"),
+        (f"{EVAL} --json --verbose", "--verbose", "no effect on JSON"),
+        (f"{ASKED} --match any", "--match", "needs prompts"),
+        (f"{ASKED} --max-prompts 2", "--max-prompts", "needs prompts"),
+        (f"{ASKED} --new-tokens 2", "--new-tokens", "needs prompts"),
+        (f"{ASKED} --prompt-field a", "--prompt-field", "needs prompts"),
+        (f"{ASKED} --answer-field a", "--answer-field", "needs prompts"),
+        (f"{ASKED} --prompts p.jsonl --depths 0,1", "--depths", "applies to generated prompts"),
+        (f"{ASKED} --prompts p.jsonl --trials 2", "--trials", "applies to generated prompts"),
+        (f"{ASKED} --prompts p.jsonl --seed 2", "--seed", "applies to generated prompts"),
+        ("keys --data TEXT --import k -o out --alpha 1", "--alpha", "imported key tokens"),
+        ("keys --data TEXT --import k -o out --window 64", "--window", "imported key tokens"),
+        ("keys --data TEXT --import k -o out --dtype float32", "--dtype", "imported key tokens"),
+        ("keys MODEL --data TEXT -o out --split test", "--split", "does not use it"),
+        ("recommend MODEL --target-length 2k --data TEXT --search-tokens 1k", "--search-tokens", "needs a search"),
+        ("recommend MODEL --target-length 2k --data TEXT --on-top", "--on-top", "no scaling to build on"),
+        ("search MODEL --target-length 2k --data TEXT --replace-scaling", "--replace-scaling", "to replace"),
+        ("search MODEL --target-length 2k --objective keys --data TEXT", "--data", "reads no text"),
+        ("search MODEL --target-length 2k --objective keys --concat", "--concat", "reads no text"),
+        ("verify MODEL --served-name a", "--served-name", "needs a server"),
+        ("verify MODEL --dtype float32", "--dtype", "applies to generation"),
+        ("verify MODEL --length 64", "--length", "applies to generation"),
+    ],
+)
+def test_an_option_without_effect_is_named_with_the_reason(words, option, why, refused, checkpoint, texts, tmp_path):
+    (tmp_path / "t.jinja").write_text("{{ messages }}")
+    places = {"MODEL": checkpoint, "TEXT": texts / "a.txt", "TEMPLATE": tmp_path / "t.jinja"}
+    said = refused(*(places.get(word, word) for word in words.split()))
+    assert why in said and option in said
+
+
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        ("eval --model X", "the model is an argument: `ropescale eval MODEL`"),
+        ("eval X --tasks wikitext", "did you mean '--data'?"),
+        ("eval X --batch_size 8", "did you mean '--batch-tokens'?"),
+        ("eval X --output_path out", "did you mean '-o'?"),
+        ("eval X --max-model-len 4k", "did you mean '--lengths'?"),
+        ("eval X --limit 4", "did you mean '--max-docs'?"),
+        ("eval X --max_docs 4", "did you mean '--max-docs'?"),
+        ("eval X --lenghts 4", "did you mean '--lengths'?"),
+        ("eval X --home 4", "no such option '--home'; see `ropescale eval -h`"),
+        ("patch X --rope-scaling yarn", "did you mean '--schedule'?"),
+        ("patch X --max-model-len 128k", "did you mean '--target-length'?"),
+        ("report --schedule ntk", "no such option '--schedule'; see `ropescale report -h`"),
+    ],
+)
+def test_an_unknown_option_is_answered_with_the_one_that_is_meant_or_with_none(words, advice, refused):
+    assert advice in refused(*words.split())
+
+
+def test_the_report_of_an_unfinished_run_says_how_to_finish_it(refused, tmp_path):
+    (tmp_path / "run" / "resume").mkdir(parents=True)
+    said = refused("report", tmp_path / "run", "-o", tmp_path / "page.html")
+    assert "holds a run that is not finished" in said and f"`-o {tmp_path / 'run'}`" in said
