@@ -121,7 +121,7 @@ def test_json_has_every_digit_and_equals_the_naive_loop_in_the_dtype_asked_for(e
         ("--schedule yarn:factor=4 --target-length 128", "factor 4 x trained length 64"),
         ("--schedule yarn --target-length 32", "shorter than the trained length 64"),
         ("--schedule runs/a.txt", "a schedule's file must end in .json or .py"),
-        ("--schedule linear:factor=2 --freeze-at 128", "or leave freeze_at out (--freeze-at)"),
+        ("--schedule linear:factor=2 --freeze-at 128", "the same table at every length; leave it out (--freeze-at)"),
         ("--schedule linear:factor=2 --set beta_fast=16", "none of the given schedules has the field 'beta_fast'"),
         ("--bos 257", "bos id 257 is outside"),
         ("--device abacus", "device 'abacus' cannot be used"),
