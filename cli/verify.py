@@ -14,6 +14,7 @@ from .options import (
     model_argument,
     option,
     print_json,
+    refuse_given,
     sectioned_command,
     show,
     tell,
