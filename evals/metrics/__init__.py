@@ -15,7 +15,7 @@ _NAMES = (
     "perplexity",
     "by_position",
     "paired",
-    "best",
+    "verdicts",
     "against_truncation",
     "far_repeats",
     "key_tokens",

@@ -6,17 +6,16 @@ better than truncation, on the tokens with more context than the trained length.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from ...output.formatting import listed, markdown
+from ...output.formatting import markdown
 from ..data.far_repeats import far_repeats
-from ..statistics.intervals import CONCLUSIVE, Estimate
+from ..statistics.intervals import Estimate
 from .base import Metric, estimated, rests_on
-from .best import level, together, too_few, worse_than_a_guess
-from .cells import change_cell, table
+from .cells import EACH, change_cell, table
 from .far_repeats import distance_of
 from .stored import TRUNCATION, Stored, Truncation, sums_of
 
@@ -32,8 +31,8 @@ class TruncationRow:
     ``fed`` is the number of tokens fed in all of these windows. ``delta_nll`` is the schedule's loss ``nll`` minus the
     loss of truncation, ``truncated_nll``, on the same tokens; if it is below zero, longer context is better. The fields
     ``far_...`` are the same figures for far repeats. They are None if there are no far repeats, or if the distance of
-    far repeats is unknown. The intervals hold for all ``comparisons`` of the run together. With too few documents,
-    ``comparisons`` is None, and each interval is a 95% interval by itself.
+    far repeats is unknown. Each interval is a 95% interval by itself; :class:`.verdicts.VerdictRow` has those that
+    verdicts use.
     """
 
     schedule: str
@@ -57,7 +56,6 @@ class TruncationRow:
     far_interval: str | None = None
     documents: int | None = None
     far_documents: int | None = None
-    comparisons: int | None = None
 
     def change(self, which: str = ALL) -> Estimate | None:
         """Returns the schedule's loss minus truncation's on a token subset; None if the subset is empty."""
@@ -81,13 +79,9 @@ class AgainstTruncation(Metric[Stored, TruncationRow]):
         last = stored.truncation
         if last is None:
             return []
-        marks = None  # per window, a mask of the tokens from the trained length on
-        distance = distance_of(stored)
-        if distance is not None and stored.documents:
-            first = last.length - stored.bos
-            marks = [far_repeats(document.ids, distance)[first:] for document in stored.documents]
+        masks = far_masks(stored)
         beyond = [key for key in stored.read_from if key[1] > last.length]
-        rows = (_row(stored, last, marks, *key) for key in beyond)
+        rows = (_row(stored, last, masks, *key) for key in beyond)
         return [row for row in rows if row]
 
     def facts(self, stored: Stored) -> dict[str, object]:
@@ -95,10 +89,7 @@ class AgainstTruncation(Metric[Stored, TruncationRow]):
         return {name: getattr(self.rows(stored)[0], name) for name in ("context", "stride", "fed")}
 
     def to_markdown(self, stored: Stored) -> list[str]:
-        """Returns the changes at every length, the changes on far repeats at the longest length, and conclusions.
-
-        There are no conclusions if the unchanged model is worse than a uniform guess.
-        """
+        """Returns the changes at every length, and the changes on far repeats at the longest length."""
         rows = self.rows(stored)
         if not rows:
             return []
@@ -107,14 +98,13 @@ class AgainstTruncation(Metric[Stored, TruncationRow]):
             f"Against truncation, the model without ropescale's scaling on only the last {context:,} tokens (windows "
             f"of {context:,} positions, stride {stride:,}, {fed:,} tokens fed): "
             f"change in NLL on the tokens from position {context:,} on (nats per token; below zero, reading further "
-            f"is better; {rests_on(stored)}; {together(rows[0].comparisons)}):"
+            f"is better; {rests_on(stored)}; {EACH}):"
         )
         cells = {(row.schedule, row.length): change_cell(row.change()) for row in rows}
         own = {(_OWN, row.length): f"{row.truncated_nll:.4f}" for row in rows}
         lengths = sorted({row.length for row in rows})
         found = table(lengths, "against truncation", {**cells, **own}, [*stored.schedules, _OWN], name=stored.named)
-        said = [] if worse_than_a_guess(stored) else [" ".join(verdict(rows))]
-        return [title, found, *_on_far_repeats(stored, rows), *said]
+        return [title, found, *_on_far_repeats(stored, rows)]
 
 
 METRIC = AgainstTruncation()
@@ -138,28 +128,7 @@ def truncated(stored: Stored) -> dict[tuple[str, int], Estimate]:
 _OWN = "(its loss)"
 
 
-def verdict(rows: Sequence[TruncationRow]) -> list[str]:
-    """Returns sentences on all tokens and on far repeats, with the lengths at which a schedule beats truncation."""
-    said = []
-    for which, where in ((ALL, ""), (FAR, " on far repeats")):
-        documents = max((getattr(row, f"{which}documents") or 0 for row in rows), default=0)
-        if not documents:
-            continue
-        further = f"reading further back than the last {rows[0].context:,} tokens pays off{where}"
-        changes = [(row.length, change) for row in rows if (change := row.change(which))]
-        better = sorted({length for length, change in changes if change.sign == -1})
-        if few := too_few(documents):
-            said.append(f"Whether {further} is undecided: {few}.")
-        elif better:
-            said.append(
-                f"{further.capitalize()} at {listed([f'{n:,}' for n in better])} tokens, with at least one schedule."
-            )
-        else:
-            said.append(f"There is no evidence that {further}.")
-    return said
-
-
-def _on_far_repeats(stored: Stored, rows: Sequence[TruncationRow]) -> list[str]:
+def _on_far_repeats(stored: Stored, rows: list[TruncationRow]) -> list[str]:
     """Returns the table of far repeats at the longest length, or an empty list if there are no far repeats."""
     longest = max(row.length for row in rows)
     last = [row for row in rows if row.length == longest]
@@ -173,23 +142,47 @@ def _on_far_repeats(stored: Stored, rows: Sequence[TruncationRow]) -> list[str]:
     return [f"{back} ({rests_on(stored)}):", markdown(header, lines, right=(1, 2))]
 
 
-def _row(
-    stored: Stored, last: Truncation, marks: list[np.ndarray] | None, schedule: str, length: int
-) -> TruncationRow | None:
-    """Returns a schedule's row; None if no token counts."""
+Losses = list[np.ndarray]
+"""Losses per window, NaN for tokens that do not count."""
+
+
+def far_masks(stored: Stored) -> Losses | None:
+    """Returns, per window, a mask of the far repeats from the trained length on; None if they are unknown."""
+    last, distance = stored.truncation, distance_of(stored)
+    if last is None or distance is None or not stored.documents:
+        return None
+    first = last.length - stored.bos
+    return [far_repeats(document.ids, distance)[first:] for document in stored.documents]
+
+
+def compared(
+    stored: Stored, last: Truncation, masks: Losses | None, schedule: str, length: int
+) -> dict[str, tuple[Losses, Losses]]:
+    """Returns the losses of a schedule and of truncation on the same tokens, by token subset.
+
+    Args:
+        masks: the masks from :func:`far_masks`.
+    """
     ours = [each[last.length - 1 :] for each in stored.losses(schedule, length)]  # index 0 is position 1
     theirs = [np.where(np.isnan(one), np.nan, two) for one, two in zip(ours, last.losses(length), strict=True)]
-    parts = _figures(stored, ours, theirs)
-    if not parts:
-        return None
-    if marks is not None:
+    found = {ALL: (ours, theirs)}
+    if masks is not None:
         one, two = (
-            [np.where(mark[: len(each)], each, np.nan) for each, mark in zip(losses, marks, strict=True)]
+            [np.where(mask[: len(each)], each, np.nan) for each, mask in zip(losses, masks, strict=True)]
             for losses in (ours, theirs)
         )
-        parts |= {f"{FAR}{name}": value for name, value in _figures(stored, one, two).items()}
-    about = {"schedule": schedule, "length": length, "context": last.length, "stride": last.stride}
-    return TruncationRow(**about, fed=last.positions, comparisons=stored.comparisons, **parts)  # type: ignore[arg-type]
+        found[FAR] = one, two
+    return found
+
+
+def _row(stored: Stored, last: Truncation, masks: Losses | None, schedule: str, length: int) -> TruncationRow | None:
+    """Returns a schedule's row; None if no token counts."""
+    figures: dict[str, Any] = {}
+    for which, (ours, theirs) in compared(stored, last, masks, schedule, length).items():
+        figures |= {f"{which}{name}": value for name, value in _figures(stored, ours, theirs).items()}
+    if "tokens" not in figures:
+        return None
+    return TruncationRow(schedule, length, last.length, last.stride, last.positions, **figures)
 
 
 def _figures(stored: Stored, ours: list[np.ndarray], theirs: list[np.ndarray]) -> dict[str, object]:
@@ -200,12 +193,9 @@ def _figures(stored: Stored, ours: list[np.ndarray], theirs: list[np.ndarray]) -
         return {}
     apart = [a.astype(np.float64) - b for a, b in zip(ours, theirs, strict=True)]
     first = np.concatenate(stored.of_texts(apart)[0])
-    change = estimated(stored, one.minus(two), first, level(stored))
-    documents = stored.texts_with(one.counts)
-    if stored.comparisons is not None and documents < CONCLUSIVE:
-        change = Estimate(change.mean, None, None)
+    change = estimated(stored, one.minus(two), first)
     return {
-        "documents": documents,
+        "documents": stored.texts_with(one.counts),
         "tokens": tokens,
         "nll": one.mean,
         "truncated_nll": two.mean,

@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import math
 
-from ..statistics.intervals import Estimate
-from . import against_truncation, best, paired, perplexity
-from .against_truncation import FAR, TRUNCATION, truncated
-from .best import too_few, worse_than_a_guess
-from .cells import SENTENCE, around, digits, exp, negligible
+from . import perplexity
+from .against_truncation import TRUNCATION, truncated
+from .cells import digits, exp
 from .far_repeats import distance_of
 from .paired import short_length
 from .stored import AS_IS, Stored
+from .verdicts import FAR, METRIC, PAST, change_of, effect, too_few, worse_than_a_guess
 
-_UNIT = " nats"
-_EXPLAINED = " nats (of log perplexity)"
+_UNIT = "nats (of log perplexity) in the average document"
 """The unit where it is first used, with an explanation."""
 
 
 def answer(stored: Stored) -> list[str]:
     """Returns the recommendation at the longest length, a schedule's gain and cost, and its comparison with truncation.
 
-    Every conclusion is the sign of an interval that holds for all comparisons of the run together. Differences from the
-    baseline are over the same tokens as the perplexities. Differences from truncation are only over the tokens past the
-    trained length, because truncation and the unchanged model are the same up to that length.
+    Every conclusion is the sign of an interval in :mod:`.verdicts`. Differences from the baseline are over the same
+    tokens as the perplexities. Differences from truncation are only over the tokens past the trained length, because
+    truncation and the unchanged model are the same up to that length.
     """
     if guessed := worse_than_a_guess(stored):
         return [guessed]
@@ -31,7 +29,8 @@ def answer(stored: Stored) -> list[str]:
     ppl = {row.schedule: row.ppl for row in rows}
     few = too_few(max(row.documents for row in rows))
     sentences = [_recommended(stored, ppl, few), _gain_and_cost(stored, ppl, few), _past_truncation(stored, ppl, few)]
-    return "\n".join(f"{sentence}." for sentence in sentences if sentence).replace(_UNIT, _EXPLAINED, 1).split("\n")
+    text = "\n".join(f"{sentence}." for sentence in sentences if sentence)
+    return text.replace(" nats", f" {_UNIT}", 1).split("\n")
 
 
 def _recommended(stored: Stored, ppl: dict[str, float], few: str) -> str:
@@ -42,9 +41,8 @@ def _recommended(stored: Stored, ppl: dict[str, float], few: str) -> str:
     longest = stored.lengths[-1]
     of_schedules, ppl = min(ppl, key=ppl.__getitem__), ppl | _truncated(stored)
     first, *others = sorted(ppl, key=ppl.__getitem__)
-    not_apart = next((row.not_apart for row in best.METRIC.rows(stored) if row.length == longest), [])
-    compared = [row for row in against_truncation.METRIC.rows(stored) if row.length == longest]
-    past = {row.schedule: change.sign for row in compared if (change := row.change())}
+    not_apart = [label for label in stored.schedules if label not in (of_schedules, *_above(stored, of_schedules))]
+    past = {row.schedule: row.change.sign for row in METRIC.rows(stored) if row.tokens == PAST}
     if first == TRUNCATION:
         rivals = [label for label, sign in past.items() if sign != 1]
     else:
@@ -95,14 +93,24 @@ def _changed(stored: Stored, ppl: dict[str, float]) -> str | None:
     return min((label for label in stored.schedules if label != stored.baseline), key=ppl.__getitem__, default=None)
 
 
+def _above(stored: Stored, schedule: str) -> list[str]:
+    """Returns the schedules whose loss at the longest length is shown to be above that of ``schedule``."""
+    changes = {label: change_of(stored, label, schedule, stored.lengths[-1]) for label in stored.schedules}
+    return [label for label, change in changes.items() if change and change.sign == 1]
+
+
 def _gain_and_cost(stored: Stored, ppl: dict[str, float], few: str) -> str:
     """Compares the best changed schedule with the baseline at the longest length and within the trained length."""
-    schedule = _changed(stored, ppl)
-    changes = {row.length: row.change for row in paired.METRIC.rows(stored) if row.schedule == schedule}
+    schedule, baseline = _changed(stored, ppl), stored.baseline
+    if schedule is None:
+        return ""
     short = short_length(stored.lengths, stored.trained_length)
-    lengths = [n for n in dict.fromkeys([stored.lengths[-1], short]) if n in changes]
-    parts = [_effect(changes[n], "costs", "gains", f"at {n:,} tokens", few) for n in lengths]
-    return _compared(stored, few, stored.markdown_name(stored.baseline), str(schedule), *parts)
+    lengths = [length for length in dict.fromkeys([stored.lengths[-1], short]) if length]
+    changes = {length: change_of(stored, schedule, baseline, length) for length in lengths}
+    parts = [
+        effect(change, "gains", "costs", f"at {length:,} tokens", few) for length, change in changes.items() if change
+    ]
+    return _compared(stored, few, stored.markdown_name(baseline), schedule, parts)
 
 
 def _past_truncation(stored: Stored, ppl: dict[str, float], few: str) -> str:
@@ -110,51 +118,25 @@ def _past_truncation(stored: Stored, ppl: dict[str, float], few: str) -> str:
 
     Recommends the schedule for far repeats if it is better only on them.
     """
-    schedule = min(ppl, key=ppl.__getitem__)
-    rows = [row for row in against_truncation.METRIC.rows(stored) if row.schedule == schedule]
-    if not rows:
-        beyond = stored.trained_length is not None and stored.lengths[-1] > stored.trained_length
-        return "Truncation was not measured" if beyond else ""
-    row = max(rows, key=lambda row: row.length)
-    change, far = row.change(), row.change(FAR)
-    whole = _effect(change, "loses", "wins", f"at positions past {row.context:,}", few)
-    repeats = _effect(far, "loses", "wins", f"on far repeats (of text {distance_of(stored):,}+ tokens back)")
-    if not whole or few or far is None:
-        repeats = ""
-    elif change and far.sign == -1 != change.sign and not negligible(far):
-        repeats = f", but {repeats}: use it if those matter"
-    explained = "" if _truncated(stored) else f" to {row.context:,}"
-    return _compared(stored, few, f"{TRUNCATION}{explained}", schedule, whole, repeats)
+    schedule, longest = min(ppl, key=ppl.__getitem__), stored.lengths[-1]
+    past, far = (change_of(stored, schedule, TRUNCATION, longest, tokens) for tokens in (PAST, FAR))
+    if past is None or stored.truncation is None:
+        beyond = stored.trained_length is not None and longest > stored.trained_length
+        return "Truncation was not measured" if beyond and not stored.truncation else ""
+    trained = f"{stored.truncation.length:,}"
+    parts = [effect(past, "wins", "loses", f"at positions past {trained}", few)]
+    if far and far.sign is not None:
+        where = f"on far repeats (of text {distance_of(stored):,}+ tokens back)"
+        use = ": use it if those matter" if far.sign == -1 != past.sign else ""
+        parts.append(effect(far, "wins", "loses", where) + use)
+    explained = "" if _truncated(stored) else f" to {trained}"
+    return _compared(stored, few, f"{TRUNCATION}{explained}", schedule, parts)
 
 
-def _compared(stored: Stored, few: str, baseline: str, schedule: str, *effects: str) -> str:
-    """Formats the effects of a schedule against a baseline, limited to these documents if there are too few of them.
-
-    Args:
-        few: the reason why there are too few documents for a verdict; "" if there are enough.
-        effects: the texts from :func:`_effect`.
-    """
-    first, *others = [*filter(None, effects)] or [""]
-    if not first:
+def _compared(stored: Stored, few: str, against: str, schedule: str, effects: list[str]) -> str:
+    """Formats the effects of a schedule, limited to these documents if there are too few of them for a verdict."""
+    if not effects:
         return ""
-    number, verb = stored.data["documents"], f"{first.split()[0]} "
-    for other in others:
-        first += other if other.startswith(",") else f" and {other.removeprefix(verb)}"
+    number = stored.data["documents"]
     start = f"On {'this document' if number == 1 else f'these {number} documents'} alone, against" if few else "Against"
-    return f"{start} {baseline}, {stored.markdown_name(schedule)} {first}"
-
-
-def _effect(change: Estimate | None, worse: str, better: str, where: str, few: str = "") -> str:
-    """Formats a significant difference, with its interval if there are enough documents.
-
-    Returns "" if ``change`` is None, or if it has no interval although there are enough documents.
-    """
-    if change is None or (change.sign is None and not few):
-        return ""
-    if negligible(change):
-        return f"has no measurable effect {where}"
-    if change.sign == 0 and not few:
-        return f"has no significant effect {where}"
-    size = -change if change.mean < 0 else change
-    interval = "" if few else around(size.mean, size.low, size.high, SENTENCE)
-    return f"{better if change.mean < 0 else worse} {size.mean:{SENTENCE}}{interval}{_UNIT} {where}"
+    return f"{start} {against}, {stored.markdown_name(schedule)} {'; it '.join(effects)}"

@@ -14,7 +14,7 @@ from ...errors import DataError
 from ..checking import Damaged, fitting
 from ..data.documents import Document
 from ..statistics import intervals
-from ..statistics.intervals import LEVEL, Estimate, consecutive
+from ..statistics.intervals import Estimate, consecutive
 from .cells import exp, interval_cell, table
 from .stored import Measured, Stored, Totals, sums_of
 
@@ -209,27 +209,26 @@ def perplexities(estimate: Estimate | None) -> tuple[float | None, float | None,
     return exp(estimate.mean), low, high
 
 
-def estimated(stored: Stored, totals: Totals, tokens: np.ndarray, level: float = LEVEL) -> Estimate:
+def estimated(stored: Stored, totals: Totals, tokens: np.ndarray) -> Estimate:
     """Returns the mean and its interval over documents, over windows, or over pieces of a single document.
 
     Args:
         tokens: the values of all tokens of the first document.
-        level: the interval's two-sided coverage.
     """
-    found = stored.estimate(*totals, level)
+    found = stored.estimate(*totals)
     tokens = tokens[~np.isnan(tokens)]
     if found.low is not None or stored.texts > 1 or not len(tokens):
         return found
     pieces = [tokens[start : start + PIECE] for start in range(0, len(tokens), PIECE)]
     sums = [float(piece.sum(dtype=np.float64)) for piece in pieces]
-    return consecutive(sums, list(map(len, pieces)), level, of=f"its {len(pieces)} pieces of {PIECE:,} tokens")
+    return consecutive(sums, list(map(len, pieces)), of=f"its {len(pieces)} pieces of {PIECE:,} tokens")
 
 
-def paired_change(stored: Stored, schedule: str, baseline: str, length: int, level: float = LEVEL) -> Estimate:
+def paired_change(stored: Stored, schedule: str, baseline: str, length: int) -> Estimate:
     """Returns a schedule's loss minus that of ``baseline`` on the same tokens, with its interval."""
     ours, theirs = stored.totals(schedule, length), stored.totals(baseline, length)
     first = stored.first(schedule, length) - stored.first(baseline, length)
-    return estimated(stored, ours.minus(theirs), first, level)
+    return estimated(stored, ours.minus(theirs), first)
 
 
 def ppl_table(stored: Stored, rows: Iterable[Any]) -> str:

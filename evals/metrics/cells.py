@@ -10,7 +10,7 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from ...output.formatting import escaped, inert, markdown
-from ..statistics.intervals import DOCUMENTS, Estimate
+from ..statistics.intervals import DOCUMENTS, PERCENT, Estimate
 
 TABLE, SENTENCE = ".4f", ".3f"
 """Formats of losses and differences in nats, in tables and in sentences."""
@@ -21,6 +21,9 @@ are 26% below and 34% above the perplexity."""
 
 _LEANING = 1.4
 """The largest ratio of an interval's sides for which the interval is shown with a ±."""
+
+EACH = f"{PERCENT} intervals, each by itself"
+"""The level of a table whose intervals do not hold together."""
 
 NO_INTERVAL = "± -"
 """The text for a missing interval."""

@@ -7,10 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ...output.formatting import markdown
-from ..statistics.intervals import LEVEL, Estimate
+from ..statistics.intervals import Estimate
 from .base import Metric, mean_of, paired_change, rests_on
-from .best import level, together
-from .cells import around, change_cell, mark, table
+from .cells import EACH, around, change_cell, mark, table
 from .far_repeats import distance_of
 from .stored import Divergence, Stored
 
@@ -21,8 +20,7 @@ class PairedRow:
 
     ``kl`` is the mean KL(baseline || schedule) over these tokens in nats, and ``top1`` is the share of tokens for which
     both predict the same most likely token. Both are None if predictions were not compared, such as beyond the trained
-    length. The interval of ``delta_nll`` holds for all ``comparisons`` of the run together, as in
-    :class:`.against_truncation.TruncationRow`; the other intervals are 95% intervals.
+    length. Each interval is a 95% interval by itself; :class:`.verdicts.VerdictRow` has those that verdicts use.
     """
 
     schedule: str
@@ -38,7 +36,6 @@ class PairedRow:
     top1_low: float | None = None
     top1_high: float | None = None
     interval: str | None = None
-    comparisons: int | None = None
 
     @property
     def change(self) -> Estimate:
@@ -68,10 +65,10 @@ class Paired(Metric[Stored, PairedRow]):
         rows = []
         for schedule, length in others:
             if (stored.baseline, length) in stored.read_from:
-                change = paired_change(stored, schedule, stored.baseline, length, level(stored))
+                change = paired_change(stored, schedule, stored.baseline, length)
                 figures = (schedule, stored.baseline, length, change.mean, change.low, change.high)
                 compared = dict(zip(_COMPARED, _compared(stored, schedule, length)))
-                rows.append(PairedRow(*figures, **compared, interval=change.over, comparisons=stored.comparisons))
+                rows.append(PairedRow(*figures, **compared, interval=change.over))
         return rows
 
     def to_markdown(self, stored: Stored) -> list[str]:
@@ -80,8 +77,7 @@ class Paired(Metric[Stored, PairedRow]):
         if not rows:
             return []
         others = [label for label in stored.schedules if label != stored.baseline]
-        said = together(next(iter(rows.values())).comparisons)
-        what = f"nats per token; {rests_on(stored)}; {said}"
+        what = f"nats per token; {rests_on(stored)}; {EACH}"
         title = f"Change in NLL against {stored.markdown_name(stored.baseline)} on the same tokens ({what}):"
         cells = {key: change_cell(row.change) for key, row in rows.items()}
         return [title, table(stored.lengths, "change", cells, others, name=stored.named), *_short_context(stored, rows)]
@@ -91,15 +87,12 @@ METRIC = Paired()
 
 
 def difference(ours: Stored, schedule: str, theirs: Stored, baseline: str, length: int) -> Estimate | None:
-    """Returns the NLL per token of one schedule minus another's; None if they did not score the same tokens.
-
-    If both schedules belong to one run, the interval holds for all comparisons of the run together.
-    """
+    """Returns the NLL per token of one schedule minus another's; None if they did not score the same tokens."""
     measured = (schedule, length) in ours.read_from and (baseline, length) in theirs.read_from
     if not measured or not ours.same_tokens(theirs):
         return None
     one, other = ours.totals(schedule, length), theirs.totals(baseline, length)
-    return ours.estimate(*one.minus(other), level(ours) if ours is theirs else LEVEL)
+    return ours.estimate(*one.minus(other))
 
 
 def _compared(stored: Stored, schedule: str, length: int) -> list[float | None]:

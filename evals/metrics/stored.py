@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
-from math import comb
 from typing import Any, NamedTuple, NotRequired, TypeVar
 
 import numpy as np
@@ -22,7 +21,7 @@ from ...schedules.base import suggest
 from ..data.documents import Document
 from ..data.windows import prefix, windows_by_document
 from ..statistics import intervals
-from ..statistics.intervals import CONCLUSIVE, LEVEL, Estimate
+from ..statistics.intervals import LEVEL, Average, Estimate
 
 T = TypeVar("T")
 
@@ -288,20 +287,6 @@ class Stored(Measured):
         sources = len({each.source for each in self.identified()})
         return self.whole or (1 + sources if sources > 1 else 1)
 
-    @cached_property
-    def comparisons(self) -> int | None:
-        """The number of comparisons that conclusions may use; None with too few documents for any conclusion.
-
-        The best schedule is known only after the run. So the number includes every pair of schedules and every schedule
-        against truncation, on all tokens and on far repeats, at every length and for every source.
-        """
-        if self.texts < CONCLUSIVE:
-            return None
-        pairs = sum(comb(sum(each == length for _, each in self.read_from), 2) for length in self.lengths)
-        last = self.truncation
-        beyond = sum(length > last.length for _, length in self.read_from) if last else 0
-        return self.groups * (pairs + 2 * beyond)
-
     @property
     def schedules(self) -> list[str]:
         """The labels of the schedules, in the order in which they ran."""
@@ -347,6 +332,10 @@ class Stored(Measured):
     def estimate(self, sums: Sequence[float], counts: Sequence[float], level: float = LEVEL) -> Estimate:
         """Returns a mean and its interval from sums and counts per window; see :mod:`..statistics.intervals`."""
         return intervals.estimate(sums, counts, self.windows, level)
+
+    def average(self, sums: Sequence[float], counts: Sequence[float], level: float = LEVEL) -> Average:
+        """Returns the difference in the average document, from sums and counts per window."""
+        return intervals.average(intervals.grouped(sums, self.windows), intervals.grouped(counts, self.windows), level)
 
     @cached_property
     def read_from(self) -> dict[tuple[str, int], Pass]:

@@ -114,8 +114,14 @@ class Evidence:
 
     @property
     def level(self) -> float:
-        """The level of each paired interval on the held-out text, such that all intervals hold simultaneously."""
-        return familywise(comb(len(self.judged), 2))
+        """The level of each paired interval on the held-out text, such that all that the answer may use hold together.
+
+        These are every pair, every cost within the trained length, and every schedule's far repeats. If the held-out
+        text also chose the finalists, they are those of all candidates.
+        """
+        chose_too = self.held_out.texts == self.losses.texts
+        schedules = len(self.candidates.specs) if chose_too else len(self.finalists)
+        return familywise(comb(schedules + self.truncates, 2) + schedules - 1 + schedules * self.truncates)
 
     @cached_property
     def decision(self) -> Decision:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from ..metrics.stored import Stored
-from ..statistics.intervals import LEVEL, Estimate
+from ..statistics.intervals import LEVEL, Average, Estimate
 
 
 def estimate(stored: Stored, weights: Mapping[int, float], one: str, other: str = "", level: float = LEVEL) -> Estimate:
@@ -26,6 +26,16 @@ def estimate(stored: Stored, weights: Mapping[int, float], one: str, other: str 
     Returns:
         The estimate; its mean is NaN if no token counts.
     """
+    sums, shares = _weighted(stored, weights, one, other)
+    return stored.estimate(sums, shares, level) if any(shares) else Estimate(float("nan"), None, None)
+
+
+def difference(stored: Stored, weights: Mapping[int, float], one: str, other: str, level: float) -> Average:
+    """Returns a paired difference in the average document, from which verdicts are drawn; see :func:`estimate`."""
+    return stored.average(*_weighted(stored, weights, one, other), level)
+
+
+def _weighted(stored: Stored, weights: Mapping[int, float], one: str, other: str) -> tuple[list[float], list[float]]:
     sums, shares = np.zeros(1), np.zeros(1)
     for length, weight in weights.items():
         totals = stored.totals(one, length)
@@ -33,6 +43,4 @@ def estimate(stored: Stored, weights: Mapping[int, float], one: str, other: str 
             totals = totals.minus(stored.totals(other, length))
         scale = weight / max(1, sum(totals.counts))
         sums, shares = sums + scale * np.array(totals.sums), shares + scale * np.array(totals.counts)
-    if not shares.any():
-        return Estimate(float("nan"), None, None)
-    return stored.estimate(sums.tolist(), shares.tolist(), level)
+    return sums.tolist(), shares.tolist()

@@ -6,8 +6,9 @@ survives. Further candidates that are not significantly worse than the best one 
 all candidates are kept. If these shares would feed more than a quarter of the tokens of the full grid (every candidate
 on all the text), which happens with few documents, both shares are reduced.
 
-The decision is made on the held-out text, which was not used to choose candidates. The decision names the simplest
-schedule that is shown to be good enough, and the schedules that may be better.
+The decision is made on the held-out text, which was not used to choose candidates. (Ten to nineteen documents are both
+the race's and the held-out text; then the decision's intervals hold for every pair of candidates.) The decision names
+the simplest schedule that is shown to be good enough, and the schedules that may be better.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise, permutations
 
 from ..metrics.stored import Stored, part_of
-from ..statistics.intervals import LEVEL
-from .losses import estimate
+from ..statistics.intervals import CONCLUSIVE, LEVEL
+from .losses import difference, estimate
 
 SHARES = (1 / 8, 1 / 4, 1 / 2, 1.0)
 """The cumulative share of the race's text that is measured after each round."""
@@ -36,6 +37,9 @@ FINALISTS = 4
 
 LEAST_DOCUMENTS = 4
 """The fewest documents for which whole documents are held out; with fewer, every second window is held out."""
+
+LEARNING = 6
+"""The fewest documents that a search keeps to learn from, if more would leave too few for a verdict."""
 
 _GOLDEN = (math.sqrt(5) - 1) / 2
 
@@ -58,19 +62,31 @@ class Round:
     kept: list[str]
 
 
-def split_windows(windows: Sequence[int]) -> tuple[list[int], list[int]]:
+def split_windows(windows: Sequence[int], search: bool) -> tuple[list[int], list[int]]:
     """Splits windows into race and held-out windows: every second document, or window, is held out.
+
+    If half of the documents would be too few for a verdict, and all of them are enough, both parts have all of them.
+    A search must not see the held-out documents; so with one, more of them are held out, down to :data:`LEARNING`.
 
     Args:
         windows: the number of windows per document.
+        search: whether a search learns from the windows of the race.
     """
-    if len(windows) >= LEAST_DOCUMENTS:
+    documents = len(windows)
+    if not search and CONCLUSIVE <= documents < 2 * CONCLUSIVE:
+        everything = list(range(sum(windows)))
+        return everything, everything
+    if documents >= LEAST_DOCUMENTS:
         parts = [list(range(*edge)) for edge in pairwise(accumulate(windows, initial=0))]
     else:
         parts = [[number] for number in range(sum(windows))]
+    held = set(range(0, len(parts), 2))
+    if search and documents >= CONCLUSIVE:
+        further = min(CONCLUSIVE, documents - LEARNING) - len(held)
+        held |= set(range(1, 2 * further, 2))
     return (
-        [number for part in parts[1::2] for number in part],
-        [number for part in parts[::2] for number in part],
+        [number for n, part in enumerate(parts) if n not in held for number in part],
+        [number for n, part in enumerate(parts) if n in held for number in part],
     )
 
 
@@ -179,13 +195,11 @@ class Decision:
         open: the finalists that may be better than the chosen one by more than the tolerance; empty if the text
             suffices for a decision.
         equal: further finalists that are shown to be as good as all other finalists.
-        too_short: whether there is too little text for intervals.
     """
 
     chosen: str
     open: list[str]
     equal: list[str]
-    too_short: bool
 
 
 def decide(
@@ -199,8 +213,9 @@ def decide(
     """Decides among the finalists.
 
     A finalist is good enough if the paired intervals show that its objective is at most ``tolerance`` above the
-    objective of every other finalist. The intervals hold simultaneously for all pairs of finalists (Sidak, JASA 62,
-    1967), and use text that was not used to select the finalists. The simplest finalist that is good enough is chosen.
+    objective of every other finalist in the average document, and if it is so over all tokens, too. The intervals hold
+    simultaneously for all pairs of finalists (Sidak, JASA 62, 1967), or for all pairs of candidates if the same text
+    selected the finalists. The simplest finalist that is good enough is chosen.
 
     Args:
         held_out: the held-out windows.
@@ -210,9 +225,8 @@ def decide(
         tolerance: nats per token.
         level: the level of each interval, such that all intervals hold together at 95%.
     """
-    found = {pair: estimate(held_out, weights, *pair, level) for pair in permutations(finalists, 2)}
-    too_short = any(each.high is None for each in found.values())
-    highs = {pair: math.inf if each.high is None else each.high for pair, each in found.items()}
+    found = {pair: difference(held_out, weights, *pair, level) for pair in permutations(finalists, 2)}
+    highs = {pair: math.inf if each.high is None else max(each.high, each.per_token) for pair, each in found.items()}
     behind = {
         one: [other for other in finalists if other != one and highs[one, other] > tolerance] for one in finalists
     }
@@ -222,5 +236,4 @@ def decide(
         chosen=chosen,
         open=behind[chosen],
         equal=[each for each in enough if each != chosen],
-        too_short=too_short,
     )

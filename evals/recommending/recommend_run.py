@@ -30,7 +30,6 @@ from ..running.variants import label
 from ..searching.options import SearchOptions
 from ..searching.search_run import SearchRun
 from ..searching.windows import feed_text
-from ..statistics import intervals
 from ..statistics.intervals import PERCENT
 from ..store import Store
 from . import wording
@@ -92,7 +91,7 @@ class RecommendRun:
         self.corpus, self.objective, self.candidates, self.options = corpus, objective, candidates, options
         self.notes = Notes.of(options.progress)
         everything = list(range(len(corpus.documents)))
-        race, held_out = ([], everything) if candidates.served else map(sorted, split_windows(corpus.windows))
+        race, held_out = ([], everything) if candidates.served else split_windows(corpus.windows, options.search)
         self.race, self.held_out = (race, held_out) if race or candidates.served else (everything, everything)
         self.rounds: list[Round] = []
         self.finalists: list[str] = []
@@ -303,10 +302,10 @@ class RecommendRun:
             f"({tokens / whole:.0%} of measuring every candidate on all the text)"
             + (f", {searched:,} of them in the search" if searched else "")
         )
-        counts = [self._part([number]).scored for number in self.held_out]
-        held_out = windows_by_document(self.corpus.windows, self.held_out)
-        if goal.is_beyond and not (any(counts) and intervals.estimate(counts, counts, held_out).low is not None):
-            self.notes.warn(f"warning: {wording.too_short(self.corpus.windows, goal.target, self.candidates.served)}")
+        held_out = len(windows_by_document(self.corpus.windows, self.held_out))
+        undecided = wording.cannot_decide(held_out, goal.target, searched > 0)
+        if goal.is_beyond and undecided:
+            self.notes.warn(f"warning: {undecided}")
         given = [parse(schedule) for schedule in self.options.schedules]
         for note in (*repeated(given), *self.candidates.repeated):
             self.notes.tell(f"note: {note}; it is measured once")

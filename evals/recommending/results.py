@@ -19,7 +19,7 @@ from ..results.saving import Saved, csv_file, sentences_of
 from ..statistics.intervals import PERCENT, Estimate
 from . import wording
 from .evidence import AnswerRow, CandidateRow, Evidence, FinalistRow, LeftOutRow, on_front
-from .losses import estimate
+from .losses import difference, estimate
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -127,7 +127,7 @@ class Finalists(Metric["Recommendation", FinalistRow]):
         for label in evidence.judged:
             at_target = estimate(held_out, {goal.target: 1}, label)
             _, ppl_low, ppl_high = perplexities(at_target)
-            change = estimate(held_out, goal.weights, label, chosen, evidence.level)
+            change = difference(held_out, goal.weights, label, chosen, evidence.level)
             beyond = mean_of(held_out, [nll[goal.short - 1 :] for nll in held_out.losses(label, goal.target)])
             far = evidence.far_repeats(label)
             row = FinalistRow(
@@ -281,7 +281,7 @@ class Recommendation(Saved):
         apart = self.protocol["race_windows"] and self.protocol["race_windows"] + number == self.data["windows"]
         note = f" {self.answer.note}" if self.answer.note else ""
         said = f"{on}{', not used to choose schedules' if apart else ''}"
-        return f"{said}. {PERCENT} intervals, wide enough to hold for the whole table at once.{note}"
+        return f"{said}. Differences are those in the average document; their {PERCENT} intervals hold together.{note}"
 
     def protocol_line(self) -> str:
         """Returns sentences that describe the race and the protocol."""

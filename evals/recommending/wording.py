@@ -6,30 +6,28 @@ All figures are perplexities and their relative changes; the rows contain the lo
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
-from ..metrics.best import guessing, too_few
 from ..metrics.cells import digits, exp, percent
 from ..metrics.stored import AS_IS, TRUNCATION
-from ..statistics import intervals
-from ..statistics.intervals import CONCLUSIVE, Estimate
+from ..metrics.verdicts import guessing, too_few
 from .evidence import AnswerRow, Evidence
-from .losses import estimate
+from .losses import difference, estimate
 from .options import Objective
+from .race import LEARNING
 
 
 def answer(evidence: Evidence) -> AnswerRow:
     """Returns the recommendation."""
     decision, goal = evidence.decision, evidence.objective
-    settled, few = not goal.is_beyond, too_few(evidence.held_out.texts)
+    settled, few = not goal.is_beyond, too_few(evidence.held_out.texts, "documents to test on")
     chosen = AS_IS if settled else decision.chosen
     guessed, text = worse_than_a_guess(evidence), _sentences(evidence, few)
     if guessed:  # statements that do not depend on losses
-        text = f"{guessed} {text}" if settled or decision.too_short else guessed
-    named = not (decision.too_short or guessed) and chosen != AS_IS
+        text = f"{guessed} {text}" if settled else guessed
+    named = not guessed and chosen != AS_IS
     return AnswerRow(
         schedule=chosen,
-        decided=settled or not (decision.open or decision.too_short or guessed or few),
+        decided=settled or not (decision.open or guessed or few),
         answer=text,
         command=evidence.deployment.command(evidence.candidates.given(chosen), goal.target) if named else "",
         open=decision.open,
@@ -52,19 +50,18 @@ def not_needed(goal: Objective) -> str:
     return f"Nothing is needed: the model was trained at {goal.trained:,} tokens, and {goal.target:,} is within that."
 
 
-def too_short(windows: Sequence[int], target: int, all_decide: bool = False) -> str:
-    """Returns sentences on the amount of text, and on the amount that a decision needs.
+def cannot_decide(documents: int, target: int, search: bool) -> str:
+    """Returns a warning that the text has too few documents to test on for a verdict; "" if it has enough.
 
     Args:
-        windows: the number of windows of each document.
+        documents: the number of documents to test on.
         target: the number of tokens of a window.
-        all_decide: whether the decision uses all of the text, because there is no race.
+        search: whether some documents are kept for a search.
     """
-    few = intervals.rests_on_windows(windows)
-    amount, what = (sum(windows), "window") if few else (len(windows), "document")
+    few = too_few(documents, f"documents of {target:,} tokens to test on")
+    kept = f", besides {LEARNING} for the search" if search else ""
     return (
-        f"This text is too short to decide: it has {amount} {what}{'s' * (amount != 1)} of {target:,} tokens. A "
-        f"decision needs {CONCLUSIVE if all_decide else 2 * CONCLUSIVE} documents of that length."
+        f"this text cannot decide: {few}{kept}; the schedule with the lowest loss is named all the same" if few else ""
     )
 
 
@@ -73,12 +70,9 @@ def _sentences(evidence: Evidence, few: str) -> str:
     goal, decision, name = evidence.objective, evidence.decision, evidence.candidates.named
     if not goal.is_beyond:
         return not_needed(goal)
-    if decision.too_short:
-        return too_short(evidence.losses.windows, goal.target, evidence.candidates.served)
     chosen, share = name(decision.chosen), f"{math.expm1(evidence.tolerance):.1%} of perplexity"
     if few:
-        others = "" if evidence.candidates.served else " to test on"
-        said = f"Undecided, because {few}{others}: of the schedules, {chosen} has the lowest loss."
+        said = f"Undecided, because {few}: of the schedules, {chosen} has the lowest loss."
     elif decision.open:
         first, *more = decision.open
         others = f"{name(first)}{f' or {len(more)} more' if more else ''}"
@@ -88,7 +82,7 @@ def _sentences(evidence: Evidence, few: str) -> str:
         said = f"Leave the model unchanged ({AS_IS}): no schedule is better by more than {share}."
     else:
         said = f"Of the schedules, use {chosen}: no other is better by more than {share}."
-    return " ".join(filter(None, [said, _perplexities(evidence), against_truncation(evidence, few)]))
+    return " ".join(filter(None, [said, _perplexities(evidence), against_truncation(evidence)]))
 
 
 def _perplexities(evidence: Evidence) -> str:
@@ -104,26 +98,26 @@ def _perplexities(evidence: Evidence) -> str:
     said = f"At {goal.target:,} tokens its perplexity is {own}{f' ({against})' if against else ''}"
     if chosen == AS_IS:
         return f"{said}."
-    cost = percent(estimate(held_out, {goal.short: 1}, chosen, AS_IS))
+    cost = percent(difference(held_out, {goal.short: 1}, chosen, AS_IS, evidence.level))
     return f"{said}; at {goal.short:,}, {cost} against {AS_IS}."
 
 
-def against_truncation(evidence: Evidence, few: str) -> str:
+def against_truncation(evidence: Evidence) -> str:
     """Compares truncation with the chosen schedule, by the interval; "" if truncation was not measured."""
     if not evidence.truncates:
         return ""
     chosen, held_out = evidence.decision.chosen, evidence.held_out
-    change = estimate(held_out, evidence.objective.weights, TRUNCATION, chosen, evidence.level)
+    change = difference(held_out, evidence.objective.weights, TRUNCATION, chosen, evidence.level)
     said, mean = f"truncating the input to its last {evidence.objective.short:,} tokens", percent(change)
-    if few or change.sign is None:
-        return f"Whether {said} is better is undecided: {percent(Estimate(change.mean, None, None))}."
+    if change.sign is None:
+        return f"Whether {said} is better is undecided: {mean}."
     if change.sign > 0:
         return f"T{said[1:]} is worse: {mean}."
     said = f"T{said[1:]} is better: {mean}" if change.sign else f"Whether {said} is better is undecided: {mean}"
     repeats = evidence.far_repeats(chosen).minus(evidence.far_repeats(TRUNCATION))
-    far = held_out.estimate(*repeats, evidence.level) if any(repeats.counts) else None
+    far = held_out.average(*repeats, evidence.level)
     other = "the full input" if chosen == AS_IS else "the schedule"
-    if far and far.sign == -1:
+    if far.sign == -1:
         return f"{said}; choose {other} if text repeats what is further back ({percent(far)} there)."
     return f"{said}; choose {other} if the task needs text further back."
 

@@ -17,10 +17,9 @@ from ...output.wrapping import to_html
 from .. import checking
 from ..checking import Damaged
 from ..metrics import METRICS, by_position
-from ..metrics.against_truncation import verdict
-from ..metrics.best import worse_than_a_guess
 from ..metrics.drawing import LINES
 from ..metrics.paired import difference
+from ..metrics.verdicts import worse_than_a_guess
 from ..recommending.results import ANSWER, FINALISTS, Recommendation, cells
 from ..results.folder import LOSSES, RESULTS, Results, read_results, refusing_damage
 from ..results.result import Result
@@ -386,5 +385,4 @@ def headline(run: StoredRun) -> str | None:
         return " ".join(answered(ACCURACY.read(run.results), run.results["protocol"].get("named", {})))
     if guessed := worse_than_a_guess(run.result):
         return guessed
-    said = run.result.sentences() if len(run.result.schedules) > 1 else []
-    return " ".join([*said, *(verdict(run.result.against_truncation) if run.result.comparisons else [])]) or None
+    return " ".join(run.result.sentences())

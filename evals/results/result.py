@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ...files import local_path
 from ...output.formatting import definitions, escaped, listed
 from ..data.chats import ASSISTANT
-from ..metrics import METRICS, against_truncation, best, by_position, far_repeats, key_tokens, paired, perplexity
+from ..metrics import METRICS, against_truncation, by_position, far_repeats, key_tokens, paired, perplexity, verdicts
 from ..metrics.against_truncation import TRUNCATION, TruncationRow
 from ..metrics.answer import answer
 from ..metrics.base import rests_on
-from ..metrics.best import BestRow, worse_than_a_guess
 from ..metrics.by_position import PositionRow
 from ..metrics.cells import digits, exp, table
 from ..metrics.far_repeats import RepeatsRow
@@ -22,6 +21,7 @@ from ..metrics.key_tokens import KeyTokensRow
 from ..metrics.paired import PairedRow
 from ..metrics.perplexity import PerplexityRow
 from ..metrics.stored import AS_IS, Stored, parts_of
+from ..metrics.verdicts import VerdictRow, too_few, worse_than_a_guess
 from ..statistics import intervals
 from ..statistics.intervals import DOCUMENTS, LEAST_DOCUMENTS, PERCENT
 from .folder import LOSSES, RESULTS, Results, read_results, refusing_damage
@@ -98,9 +98,9 @@ class Result(Stored, Saved):
         return paired.METRIC.rows(self)
 
     @property
-    def best(self) -> list[BestRow]:
-        """The schedule with the lowest loss at each length, and the schedules with significantly higher losses."""
-        return best.METRIC.rows(self)
+    def verdicts(self) -> list[VerdictRow]:
+        """The comparisons that the sentences may draw, with intervals that hold for all of them together."""
+        return verdicts.METRIC.rows(self)
 
     @property
     def repeats(self) -> list[RepeatsRow]:
@@ -168,9 +168,9 @@ class Result(Stored, Saved):
         said = f"Measured on {number:,} document{'s' * (number != 1)}"
         if not self.sliding and pieces not in (None, number):
             said += f", in {pieces:,} pieces of {self.lengths[-1]:,} tokens"
-        if not self.comparisons:
+        if too_few(number):
             return f"{said}; other texts may differ."
-        return f"{said}; all intervals together hold with {PERCENT} confidence."
+        return f"{said}; the intervals of these sentences hold together with {PERCENT} confidence."
 
     @property
     def _blocks(self) -> str | None:

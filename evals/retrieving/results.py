@@ -17,10 +17,20 @@ import numpy as np
 from ...output.formatting import escaped
 from ..checking import Count, Length, Share
 from ..metrics.base import Metric, Picture
-from ..metrics.best import together, too_few
 from ..metrics.cells import SENTENCE, change_cell, interval_cell, table
+from ..metrics.verdicts import effect, together, too_few
 from ..results.saving import Saved, csv_file
-from ..statistics.intervals import CONCLUSIVE, LEAST_DOCUMENTS, LEVEL, PERCENT, Estimate, familywise, ratio, wilson
+from ..statistics.intervals import (
+    LEAST_DOCUMENTS,
+    LEVEL,
+    PERCENT,
+    Average,
+    Estimate,
+    average,
+    familywise,
+    ratio,
+    wilson,
+)
 from .plots import heat_maps
 from .prompt_set import FILE
 from .prompts import DIGITS, Prompt
@@ -149,8 +159,8 @@ class PairedAnswersRow:
     tasks (None).
 
     ``delta_nll`` is the mean NLL of the schedule minus that of the baseline, in nats. The intervals over ``prompts``
-    hold for all ``comparisons`` of the run together. If there are too few prompts for any conclusion, ``comparisons``
-    is None, and each interval is a separate 95% interval.
+    hold for all ``comparisons`` of a length and task together, one per schedule. There is none with too few prompts for
+    a conclusion.
     """
 
     schedule: str
@@ -158,7 +168,7 @@ class PairedAnswersRow:
     length: Length
     task: str | None
     prompts: Count
-    comparisons: Count | None
+    comparisons: Count
     delta_nll: float
     low: float | None
     high: float | None
@@ -250,10 +260,7 @@ class PairedLoss(Metric["Retrieval", PairedAnswersRow]):
     row, key = PairedAnswersRow, "paired"
 
     def reduce(self, stored: Retrieval) -> list[PairedAnswersRow]:
-        """Returns one row for each schedule except the baseline and each length that both have, and one per task.
-
-        Every row is one of the comparisons that the intervals hold for.
-        """
+        """Returns one row for each schedule except the baseline and each length that both have, and one per task."""
         found = {
             (schedule, length, task): prompts
             for schedule, length in stored.tables
@@ -261,10 +268,9 @@ class PairedLoss(Metric["Retrieval", PairedAnswersRow]):
             for task in (None, *stored.tasks)
             if (prompts := sum(task in (None, answer.task) for answer in stored.by_length[schedule, length]))
         }
-        comparisons = len(found) if max(found.values(), default=0) >= CONCLUSIVE else None
-        level, rows = LEVEL if comparisons is None else familywise(comparisons), []
+        comparisons, rows = len({schedule for schedule, _, _ in found}), []
         for (schedule, length, task), prompts in found.items():
-            nll = stored.paired_change(schedule, stored.baseline, length, task, level)
+            nll = stored.paired_change(schedule, stored.baseline, length, task, familywise(comparisons))
             place = (schedule, stored.baseline, length, task, prompts, comparisons)
             rows.append(PairedAnswersRow(*place, nll.mean, nll.low, nll.high))
         return rows
@@ -279,7 +285,7 @@ class PairedLoss(Metric["Retrieval", PairedAnswersRow]):
         if not rows:
             return []
         labels = [label for label in stored.schedules if label != stored.baseline]
-        what = f"on the same prompts (nats; {together(rows[0].comparisons)})"
+        what = f"on the same prompts (nats; {together(rows[0].comparisons)} at each length)"
         return [
             f"Change in answer NLL against {stored.markdown_name(stored.baseline)} {what}:",
             table(stored.lengths, "change", cells, labels, name=stored.named),
@@ -382,12 +388,12 @@ class Retrieval(Saved):
 
     def paired_change(
         self, schedule: str, baseline: str, length: int, task: str | None = None, level: float = LEVEL
-    ) -> Estimate:
+    ) -> Average:
         """Returns the answer NLL of a schedule minus that of a baseline, on the same prompts of ``task``, or of all
         tasks."""
         ours, theirs = self.by_length[schedule, length], self.by_length[baseline, length]
         pairs = [pair for pair in zip(ours, theirs, strict=True) if task in (None, pair[0].task)]
-        return ratio([one.nll - base.nll for one, base in pairs], [1] * len(pairs), level)
+        return average([one.nll - base.nll for one, base in pairs], [1] * len(pairs), level)
 
     @property
     def schedules(self) -> list[str]:
@@ -467,20 +473,18 @@ class Retrieval(Saved):
         )
 
     def sentences(self) -> list[str]:
-        """Describes the accuracies and the largest significant decrease of the answers' loss at the longest length."""
+        """Describes the accuracies, and the largest decrease of the answers' loss at the longest length."""
         said = answered(self.rows, self.short_names)
         rows = [row for row in self.paired if row.length == self.lengths[-1] and row.task is None]
         if not rows:
             return said
-        loss, baseline = f"the answers' loss at {self.lengths[-1]:,} tokens", self.markdown_name(self.baseline)
-        if few := too_few(rows[0].prompts, "prompts"):
-            return [*said, f"There is no evidence that any schedule changes {loss}: {few}."]
-        gains = {row.schedule: -Estimate(row.delta_nll, row.low, row.high) for row in rows}
-        label = max(gains, key=lambda label: (gains[label].sign == 1, gains[label].mean))
-        if gains[label].sign != 1:
-            return [*said, f"No schedule lowers {loss} significantly against {baseline}."]
-        by = f"{gains[label].mean:.3g} ({gains[label].low:.3g} to {gains[label].high:.3g}) nats"
-        return [*said, f"{self.markdown_name(label)} lowers {loss} by {by} against {baseline}."]
+        few, longest = too_few(rows[0].prompts, "prompts"), self.lengths[-1]
+        level = familywise(rows[0].comparisons)
+        changes = {row.schedule: self.paired_change(row.schedule, self.baseline, longest, level=level) for row in rows}
+        label = min(changes, key=lambda label: (changes[label].sign != -1, changes[label].mean))
+        where = f"at {longest:,} tokens"
+        made = f"{self.markdown_name(label)} {effect(changes[label], 'gains', 'costs', where, few, 'nats per answer')}"
+        return [*said, f"Against {self.markdown_name(self.baseline)}, {made}{f'; {few}' if few else ''}."]
 
     def rests_on(self) -> str:
         """Describes the prompts and the level of the intervals."""

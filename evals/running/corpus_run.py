@@ -17,6 +17,7 @@ from ..data.windows import prefix, sliding, truncated
 from ..metrics import METRICS, OPTIONS
 from ..metrics.paired import short_length
 from ..metrics.stored import Divergence, ModelFacts, Pass, Tables, Truncation, positions_of
+from ..metrics.verdicts import too_few
 from ..parallel.processes import Group, World
 from ..results.result import Result
 from ..scoring.batches import Batch, BatchPlan, Scored, plan_pass
@@ -143,6 +144,9 @@ class CorpusRun(ABC):
                 to_run = runner.announce(self._about)
                 if told and (to_run or not last):
                     self.notes.tell(told)
+                few = too_few(len(self.corpus.windows)) if len(self.variants) > 1 else ""
+                if to_run and few:
+                    self.notes.tell(f"{few}: differences are printed without one")
                 if to_run:
                     self._announce_run(jobs, compared)
             if runner.left:

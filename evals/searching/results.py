@@ -22,12 +22,12 @@ from ...schedules import Schedule, specs
 from ...schedules.fields import PROVENANCE
 from .. import checking
 from ..checking import Damaged
-from ..metrics import METRICS, best
+from ..metrics import METRICS, verdicts
 from ..metrics.against_truncation import TRUNCATION
 from ..metrics.base import Metric, Picture
-from ..metrics.best import worse_than_a_guess
 from ..metrics.cells import digits, exp, percent
 from ..metrics.stored import AS_IS, sums_of
+from ..metrics.verdicts import worse_than_a_guess
 from ..results.result import Result
 from ..results.saving import Saved, sentences_of
 from ..retrieving.results import Retrieval
@@ -309,7 +309,7 @@ class SearchResult(Saved, ABC):
 class TextSearch(SearchResult, Result):
     """A search on a text: perplexity of the found schedule and its baselines on held-out windows."""
 
-    metrics = (FINDING, *(each for each in METRICS if each is not best.METRIC), HISTORY, DIVISORS)
+    metrics = (FINDING, *(each for each in METRICS if each is not verdicts.METRIC), HISTORY, DIVISORS)
     about = Saved.about
     held = "text"
 
@@ -329,7 +329,7 @@ class TextSearch(SearchResult, Result):
             theirs = sums_of(cut_off)
         else:
             return None
-        return self.estimate(*self.totals(self.label, target).minus(theirs), level)
+        return self.average(*self.totals(self.label, target).minus(theirs), level)
 
     def guessed(self) -> str:
         return worse_than_a_guess(self)

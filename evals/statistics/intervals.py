@@ -28,13 +28,14 @@ LEAST_DOCUMENTS = 5
 CONCLUSIVE = 10
 """The fewest documents for a conclusion."""
 
+LEANING = 4
+"""How often the correction for skewness counts in a verdict. The skewness of few documents is mostly too small, above
+all where intervals are wide, so counting it once is too optimistic (docs/intervals.md has the simulation)."""
+
 
 def familywise(comparisons: int) -> float:
-    """Returns the level of individual intervals whose simultaneous level is :data:`LEVEL` (Sidak, JASA 62, 1967).
-
-    One comparison counts as two, because it is unknown in advance whether truncation or a schedule is better.
-    """
-    return LEVEL ** (1 / max(2, comparisons))
+    """Returns the level of individual intervals whose simultaneous level is :data:`LEVEL` (Sidak, JASA 62, 1967)."""
+    return LEVEL ** (1 / max(1, comparisons))
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ def ratio(sums: Sequence[float], counts: Sequence[float], level: float = LEVEL) 
     (Johnson, JASA 73, 1978; Hall, The Bootstrap and Edgeworth Expansion, 1992, section 2.6). A few documents of a
     different genre, or with large losses, cause such skewness. Therefore the interval's side towards the long tail is
     extended by this amount. The opposite side is not shortened, because an estimate of the skewness from few documents
-    is poor, and mostly too small. For levels above 95%, which simultaneous intervals have, the correction is doubled.
+    is poor, and mostly too small.
 
     Paired differences between two schedules on the same tokens use the same formula; then ``S_d`` is the difference of
     the two sums.
@@ -93,11 +94,58 @@ def ratio(sums: Sequence[float], counts: Sequence[float], level: float = LEVEL) 
     Returns:
         The estimate; its bounds are None with fewer than :data:`LEAST_DOCUMENTS` documents.
     """
-    found = _student(sums, counts, level, least=LEAST_DOCUMENTS, leaning=True)
+    found = _student(sums, counts, level, least=LEAST_DOCUMENTS, leaning=1)
     return found if found.low is None else replace(found, over=DOCUMENTS)
 
 
-def _student(sums: Sequence[float], counts: Sequence[float], level: float, least: int, leaning: bool) -> Estimate:
+@dataclass(frozen=True)
+class Average(Estimate):
+    """The mean over documents of each document's mean difference, in nats: the difference in the average document.
+
+    Attributes:
+        per_token: the mean over all tokens, in which a long document weighs more.
+        agreeing: the number of documents whose difference has the sign of ``mean``.
+        documents: the number of documents.
+    """
+
+    per_token: float = 0.0
+    agreeing: int = 0
+    documents: int = 0
+
+    @property
+    def sign(self) -> int | None:
+        """As for an estimate, but 0 also if the mean over all tokens has the opposite sign, which leaves it open."""
+        found = super().sign
+        return 0 if found and found * self.per_token < 0 else found
+
+    def __neg__(self) -> Average:
+        """Returns the average of the negated differences."""
+        low, high = (None if bound is None else -bound for bound in (self.high, self.low))
+        return replace(self, mean=-self.mean, low=low, high=high, per_token=-self.per_token)
+
+
+def average(sums: Sequence[float], counts: Sequence[float], level: float = LEVEL) -> Average:
+    """Returns the difference in the average document, from which all verdicts are drawn; NaN without any token.
+
+    The interval is that of :func:`ratio` for documents of equal weight, Student's t with ``D - 1`` degrees of freedom,
+    but the correction for skewness counts :data:`LEANING` times. It has no bounds with fewer than :data:`CONCLUSIVE`
+    documents.
+
+    Args:
+        sums: per document, the sum of its tokens' differences (nats).
+        counts: per document, the number of its tokens; documents without tokens are ignored.
+        level: the interval's two-sided coverage.
+    """
+    means = [s / m for s, m in zip(sums, counts, strict=True) if m]
+    if not means:
+        return Average(math.nan, None, None)
+    found = _student(means, [1] * len(means), level, least=CONCLUSIVE, leaning=LEANING)
+    agreeing = sum(each * found.mean > 0 for each in means)
+    per_token = math.fsum(sums) / math.fsum(counts)
+    return Average(found.mean, found.low, found.high, None, per_token, agreeing, len(means))
+
+
+def _student(sums: Sequence[float], counts: Sequence[float], level: float, least: int, leaning: int) -> Estimate:
     mean, tokens = math.fsum(sums) / math.fsum(counts), math.fsum(counts)
     pairs = [(s, m) for s, m in zip(sums, counts, strict=True) if m]
     documents = len(pairs)
@@ -109,8 +157,7 @@ def _student(sums: Sequence[float], counts: Sequence[float], level: float, least
     error = math.sqrt(math.fsum(e * e / (1 - 2 * h + square) for e, h in zip(errors, parts, strict=True)))
     usual = t_quantile((1 + level) / 2, documents - 1)
     wide = max(usual, t_quantile((1 + level) / 2, _degrees(parts, square)))
-    lean = _skewness(errors, parts, square) * (1 + 2 * usual**2) / 6 if leaning else 0.0
-    lean *= 2 if level > LEVEL else 1
+    lean = leaning * _skewness(errors, parts, square) * (1 + 2 * usual**2) / 6
     return Estimate(mean, mean - max(wide, usual - lean) * error, mean + max(wide, usual + lean) * error)
 
 
@@ -174,7 +221,7 @@ def consecutive(sums: Sequence[float], counts: Sequence[float], level: float = L
     edges = [windows * block // blocks for block in range(blocks + 1)]
     parts = [slice(first, last) for first, last in pairwise(edges)]
     total, tokens = ([math.fsum(each[part]) for part in parts] for each in (sums, counts))
-    found = _student(total, tokens, level, least=2, leaning=False)
+    found = _student(total, tokens, level, least=2, leaning=0)
     return found if found.low is None else replace(found, over=f"{of} in {blocks} blocks")
 
 

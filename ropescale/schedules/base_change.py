@@ -110,9 +110,9 @@ class NtkMixed(BuiltIn):
 class NtkCritical(OtherTheta):
     """NTK-aware scaling that divides the critical pair by the factor, and slower pairs by more.
 
-    The critical pair is the slowest pair that makes a full turn in training: training did not cover every angle of
-    slower pairs. ``theta' = theta s^(d / 2c)`` divides pair ``c`` by ``s``. With the formula's ``c = (d / 2)
-    log_theta(L / 2 pi)``, ``theta'`` is ``theta^(ln(s L / 2 pi) / ln(L / 2 pi))``. Pair 0 keeps its
+    The critical pair makes exactly one turn in training, mostly at a fraction (the paper rounds it up): training did
+    not cover every angle of slower pairs. ``theta' = theta s^(d / 2c)`` divides pair ``c`` by ``s``. With the formula's
+    ``c = (d / 2) log_theta(L / 2 pi)``, ``theta'`` is ``theta^(ln(s L / 2 pi) / ln(L / 2 pi))``. Pair 0 keeps its
     frequency; cos and sin are not rescaled.
 
     Attributes:

@@ -6,8 +6,8 @@ import pytest
 from tiny import VOCABULARY, documents, llama, naive_nll, uniform_llama
 
 from ropescale.evals import Recommendation, Result, perplexity, recommend, search
-from ropescale.evals.metrics.best import guessing as said
-from ropescale.evals.metrics.best import worse_than_a_guess
+from ropescale.evals.metrics.verdicts import guessing as said
+from ropescale.evals.metrics.verdicts import worse_than_a_guess
 from ropescale.evals.reporting.page import load, page_data
 
 LENGTHS = [32, 64, 128]
@@ -49,7 +49,7 @@ def test_a_guess_itself_is_not_worse_than_a_guess():
     result = perplexity(uniform_llama(), documents(6, 130), LENGTHS, ["yarn:factor=2"])
     assert [row.nll for row in result.rows] == pytest.approx([math.log(VOCABULARY)] * 6, abs=1e-6)
     assert [pair.delta_nll for pair in result.paired] == [0.0] * 3
-    assert worse_than_a_guess(result) == "" and "lowest loss" in result.to_markdown()
+    assert worse_than_a_guess(result) == "" and "a verdict needs" in result.to_markdown()
 
 
 def test_the_bound_is_that_of_the_vocabulary():

@@ -81,7 +81,7 @@ def test_truncation_is_that_of_a_naive_loop(found, model):
     whole = [63 * naive(model, ids, AS_IS, 64) + each.sum() for ids, each in zip(held_out, beyond, strict=True)]
     assert row.nll == pytest.approx(np.sum(whole) / (4 * (TARGET - 1)), abs=2e-6)
     assert row.short_ppl == pytest.approx(np.exp(np.mean([naive(model, ids, AS_IS, 64) for ids in held_out])), rel=1e-6)
-    said = wording.against_truncation(found.evidence, "few")
+    said = wording.against_truncation(found.evidence)
     assert "Whether truncating the input to its last 64 tokens is better is undecided: " in said
 
 
@@ -122,7 +122,13 @@ def test_a_target_within_the_trained_length_needs_nothing(model, capsys):
     assert found.answer.answer.endswith(f". {needless}")
 
 
-def test_a_text_too_short_to_decide_names_what_it_takes_and_no_winner(model, capsys, monkeypatch):
+@pytest.mark.parametrize(
+    ("count", "search", "few"),
+    [(1, False, 1), (9, False, 5), (10, False, 0), (15, False, 0), (15, True, 9), (16, True, 0)],
+)
+def test_what_a_text_cannot_decide_is_said_before_and_in_the_end_with_the_same_numbers(
+    model, capsys, monkeypatch, count, search, few
+):
     said, score = [], Executor.score
 
     def first(self, batch):
@@ -130,19 +136,15 @@ def test_a_text_too_short_to_decide_names_what_it_takes_and_no_winner(model, cap
         return score(self, batch)
 
     monkeypatch.setattr(Executor, "score", first)
-    found = recommend(model, documents(1, TARGET + 4), TARGET, progress=True)
-    assert not found.answer.decided and not found.command
-    needs = "A decision needs 20 documents of that length."
-    short = f"This text is too short to decide: it has 1 document of 128 tokens. {needs}"
-    assert found.answer.answer.endswith(f". {short}")
-    assert f"warning: {short}\n" in said[0]  # before the first batch
-
-
-@pytest.mark.parametrize(("count", "tokens"), [(4, TARGET), (1, 15 * TARGET), (1, 16 * TARGET)])
-def test_what_is_said_before_is_what_is_said_in_the_end(model, capsys, count, tokens):
-    found = recommend(model, documents(count, tokens), TARGET, progress=True)
-    said = "warning: This text is too short to decide" in capsys.readouterr().err
-    assert said == found.evidence.decision.too_short == ("too short to decide" in found.answer.answer)
+    monkeypatch.setattr(wording, "worse_than_a_guess", lambda *_: "")  # which random weights are
+    options = {"search": True, "search_tokens": 2_000} if search else {}
+    found = recommend(model, documents(count, TARGET + 4), TARGET, progress=True, **options)
+    needs = "a verdict needs 10 documents{} to test on, and there " + f"{'is' if few == 1 else 'are'} {few}"
+    before = f"warning: this text cannot decide: {needs.format(' of 128 tokens')}"
+    kept = ", besides 6 for the search" if search else ""
+    assert (f"{before}{kept}; the schedule with the lowest loss is named all the same\n" in said[0]) == bool(few)
+    assert found.answer.answer.startswith(f"Undecided, because {needs.format('')}: ") == bool(few)
+    assert ("a verdict needs" in found.answer.answer) == bool(few) and not (few and found.answer.decided)
 
 
 def test_a_searched_schedule_is_found_on_the_races_text_and_judged_on_the_other(model, capsys, tmp_path, monkeypatch):
@@ -235,7 +237,8 @@ def test_the_command_prints_a_command_that_runs(checkpoint, texts, tmp_path, ran
     # Random weights are worse than a guess, and get no command.
     monkeypatch.setattr(wording, "worse_than_a_guess", lambda *_: "")
     out = tmp_path / "run"
-    said, _ = ran("recommend", checkpoint, "--target-length", 128, "--data", texts, "-o", out, "--json")
+    words = ["--target-length", 128, "--data", texts, "--max-docs", 7, "-o", out, "--json"]
+    said, _ = ran("recommend", checkpoint, *words)
     found = json.loads(said)
     assert found["kind"] == "recommendation" and found["answer"][0]["answer"]
     command = found["answer"][0]["command"]

@@ -53,17 +53,17 @@ def table(documents, shifts, seed=0, skewed=False, noise=0.02):
     )  # fmt: skip
     finalists = list(means)
     deployment = Deployment("m", None, {}, None)
-    race, held = split_windows(windows)
+    held = split_windows(windows, search=False)[1]
     evidence = Evidence(losses, candidates(), goal, [], finalists, part_of(losses, held), deployment, TOLERANCE, 10**6)
     protocol = {"target_length": 256, "trained_length": 64, "held_out_windows": documents}
-    assert len(race) == len(held) == documents
+    assert len(held) == (len(windows) if 10 <= len(windows) < 20 else documents)
     return Recommendation(model={}, data={}, protocol=protocol, versions={}, evidence=evidence)
 
 
-def check_table(stored, documents):
+def check_table(stored):
     """Compares the sentences of a recommendation with its rows; returns what they conclude of truncation."""
     (answer,), rows = ANSWER.rows(stored), {row.schedule: row for row in FINALISTS.rows(stored)}
-    text, last = answer.answer, rows[TRUNCATION]
+    text, last, documents = answer.answer, rows[TRUNCATION], stored.measured.held_out.texts
     assert answer.decided == text.startswith(("Of the schedules, use ", "Leave the model"))
     assert answer.decided != text.startswith("Undecided")
     sentences = stored.sentences()
@@ -71,7 +71,7 @@ def check_table(stored, documents):
     claims = re.findall(r"runcating the input to its last 64 tokens is (better is undecided|better|worse): ", text)
     if documents < 10:
         assert claims == ["better is undecided"] and not answer.decided
-        assert f"a verdict needs 10 documents, and there are {documents} to test on" in text
+        assert f"a verdict needs 10 documents to test on, and there are {documents}" in text
         return ""
     (found,) = claims
     assert percent(Estimate(last.delta, last.low, last.high)) in text
@@ -83,13 +83,13 @@ def check_table(stored, documents):
     return found
 
 
-@pytest.mark.parametrize("documents", [5, 9, 10, 30])
+@pytest.mark.parametrize("documents", [4, 5, 10, 30])
 def test_no_sentence_contradicts_its_row(documents):
     draw = np.random.default_rng(documents)
     for seed in range(12):
         gain = 0.02 * (seed % 4)
         shifts = {name: draw.uniform(-gain, gain) for name in [*SIMPLE[: 2 + seed % 3], TRUNCATION]}
-        check_table(table(documents, shifts, seed, skewed=seed % 2 == 0), documents)
+        check_table(table(documents, shifts, seed, skewed=seed % 2 == 0))
 
 
 @pytest.mark.slow
@@ -99,7 +99,7 @@ def test_where_nothing_differs_few_tables_tell_truncation_apart(skewed, most):
     for seed in range(number):
         documents = int(draw.integers(10, 51))
         shifts = dict.fromkeys([*SIMPLE[: 2 + seed % 3], TRUNCATION], 0.0)
-        apart += check_table(table(documents, shifts, seed, skewed), documents) != "better is undecided"
+        apart += check_table(table(documents, shifts, seed, skewed)) != "better is undecided"
     assert apart <= most * number
 
 

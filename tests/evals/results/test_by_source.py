@@ -36,14 +36,14 @@ def test_each_source_has_the_figures_of_a_measurement_of_it_alone_and_all_those_
     assert run.rows[1].nll == pytest.approx(np.mean(losses), abs=2e-6) and run.rows[1].documents == 5
 
 
-def test_winners_are_named_with_intervals_that_hold_for_all_the_sources_together():
-    # Two schedules are one pair, at two lengths, over both sources and in each.
+def test_verdicts_hold_for_all_the_sources_together():
+    # Two schedules are one pair and one cost, over both sources and in each.
     books, code = documents(12, 40), documents(10, 40, seed=9)
     run = perplexity(llama(), {"books": books, "code": code}, [16, 32], ["yarn:factor=2"])
     for result in (run, *run.by_source.values()):
-        assert [row.comparisons for row in result.best] == [6, 6]
+        assert [row.comparisons for row in result.verdicts] == [3]
     alone = perplexity(llama(), {"books": books}, [16, 32], ["yarn:factor=2"])
-    assert [row.comparisons for row in alone.best] == [2, 2] and alone.by_source == {}
+    assert [row.comparisons for row in alone.verdicts] == [1] and alone.by_source == {}
     assert "sources" not in alone.to_dict() and "source" not in alone.to_csv().split("\n")[0]
 
 

@@ -57,19 +57,19 @@ def test_rows_and_intervals_by_hand():
     assert (pair.schedule, pair.baseline, pair.delta_nll, pair.low, pair.high) == ("other", "as-is", 0.25, 0.25, 0.25)
 
 
-def test_the_best_schedule_is_named_with_intervals_that_hold_together():
+def test_the_best_schedule_is_used_if_intervals_that_hold_together_show_it():
     # Three schedules make three comparisons, at 0.95 ** (1 / 3) each: t(11) is 2.8105 there, and 2.2010 at 0.95.
     base, spread = np.arange(1.0, 13.0), np.array([-1.0, 1.0] * 6) / math.sqrt(12 / 11)  # a standard deviation of 1
     result = made_up(list(base), list(base + 0.2 + 0.28 * spread), list(base + 0.2 + 0.2 * spread))
-    (row,) = result.best
-    assert (row.schedule, row.comparisons, row.apart, row.not_apart) == ("as-is", 3, ["third"], ["other"])
+    rows = {(row.schedule, row.against): row for row in result.verdicts}
+    assert {row.comparisons for row in rows.values()} == {3} == {len(rows)}
     low = 0.2 - 2.8105 * 0.28 / math.sqrt(12)
     assert low < 0 < 0.2 - 2.2010 * 0.28 / math.sqrt(12)  # on its own it would be apart
-    assert row.changes["other"] == pytest.approx([0.2, low, 0.4 - low], abs=1e-4)
-    assert [(each.low, each.comparisons) for each in result.paired] == [(row.changes[n][1], 3) for n in row.changes]
-    said = "Lowest loss at 3: as-is, not significantly below other (12 documents, 12 windows; 95% intervals for all 3"
-    assert said in result.to_markdown()
-    assert made_up([1.0, 2.0] * 5).best == [] and made_up([1.0], [2.0]).best == []
+    open_, apart = rows["other", "as-is"], rows["third", "as-is"]
+    assert (open_.mean, open_.low, open_.high) == pytest.approx((0.2, low, 0.4 - low), abs=1e-4)
+    assert (open_.agreeing, open_.documents) == (6, 12) and apart.low > 0
+    assert result.sentences()[0].endswith("undecided between it and other.")
+    assert made_up([1.0, 2.0] * 4).verdicts == [] and made_up([1.0], [2.0]).verdicts[0].low is None
 
 
 def test_the_tail_is_the_mean_over_the_second_half_of_the_positions():
@@ -136,7 +136,7 @@ def test_the_dictionary_has_the_published_keys(result):
     plain = json.loads(json.dumps(result.to_dict(), allow_nan=False))
     assert plain["schema"] == 1
     for found, keys in (
-        (plain, "schema model data protocol versions rows paired best truncation repeats cost tables"),
+        (plain, "schema model data protocol versions rows paired verdicts truncation repeats cost tables"),
         (plain["model"], "path config_sha256 weights dtype parameters vocabulary as_is trained_length"),
         (plain["data"], "source sha256 documents windows tokens skipped measured whole unit share"),
         (plain["protocol"], "name mode bos stride windows budget_tokens truncation_context truncation_stride "
@@ -147,7 +147,7 @@ def test_the_dictionary_has_the_published_keys(result):
                            "forward_passes mode documents_at_length tail_nll tail_low tail_high interval protocol "
                            "windows"),
         (plain["paired"][0], "schedule baseline length delta_nll low high kl kl_low kl_high top1 top1_low top1_high "
-                             "interval comparisons"),
+                             "interval"),
     ):  # fmt: skip
         assert list(found) == keys.split()
     assert plain["data"]["skipped"] == {"too_short": 1, "empty": 0}
@@ -323,5 +323,5 @@ def test_names_cannot_break_out_of_the_report(tmp_path):
     assert "\u202e" not in report and "\\u202e" in report
     tables = [line for line in report.splitlines() if line.startswith("|")]
     cells = {len(re.findall(r"(?<!\\)(?:\\\\)*\|", line)) for line in tables}
-    assert len(tables) == 7 and cells <= {3, 4, 5, 6}
+    assert len(tables) == 10 and cells <= {3, 4, 5, 6, 8}
     assert all(not re.search(r"(?<!\\)(?:\\\\)*`", line) for line in tables)

@@ -22,7 +22,7 @@ from ropescale.evals.results.folder import read_results
 from ropescale.evals.running import progress
 from ropescale.evals.searching.options import SearchOptions
 from ropescale.evals.searching.windows import feed_text, split
-from ropescale.evals.statistics.intervals import familywise, ratio
+from ropescale.evals.statistics.intervals import average, familywise
 
 TEXT = documents(12, 300)
 MANY = documents(20, 300, vocabulary=60)
@@ -86,7 +86,7 @@ def test_documents_that_judge_were_neither_learned_from_nor_chosen_by(monkeypatc
     assert changes.keys() == nll.keys() - {"found"}
     for name, change in changes.items():
         differences = [ours - theirs for ours, theirs in zip(nll["found"], nll[name], strict=True)]
-        wanted = ratio(differences, [127.0] * 10, familywise(3))
+        wanted = average(differences, [127.0] * 10, familywise(3))
         bounds = change.mean, change.low, change.high
         assert bounds == pytest.approx((wanted.mean, wanted.low, wanted.high), abs=2e-5), name
 

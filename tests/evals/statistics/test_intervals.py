@@ -1,5 +1,6 @@
 """Error bars against published t tables, and against a calculation by hand."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 from ropescale.evals.statistics.intervals import (
     Estimate,
+    average,
     blocks_of,
     consecutive,
     familywise,
@@ -44,12 +46,27 @@ def test_without_skewness_and_of_one_size_it_is_students_interval():
     assert (estimate.low, estimate.high) == pytest.approx([3 + sign * 2.776445 * math.sqrt(0.5) for sign in (-1, 1)])
 
 
-def test_intervals_that_hold_together_are_wider_and_allow_twice_for_skewness():
-    # t(7) at 0.95 ** (1 / 10) is 4.0112; the standard error and the skewness are as below.
-    level, t = familywise(10), 4.0112
-    assert level == pytest.approx(0.99488, abs=1e-5) and familywise(1) == familywise(2) == 0.95**0.5
-    high = ratio([0] * 7 + [1], [1] * 8, level).high
-    assert high == pytest.approx(0.125 * (1 + t + 2 * (1 + 2 * t * t) / 6), rel=1e-4)
+def test_a_verdict_is_of_the_average_document_and_allows_four_times_for_skewness():
+    """Eleven documents without a difference and one with one nat, in 1 to 1,000 tokens: they weigh the same."""
+    level, t = familywise(10), t_quantile(0.5 + 0.95**0.1 / 2, 11)
+    assert level == pytest.approx(0.99488, abs=1e-5) and familywise(1) == 0.95
+    counts = [1, 10, 100, 1000] * 3
+    found = average([0] * 11 + [1000], counts, level)
+    error, skewness = 1 / 12, (12 * 11) ** 0.5 / 10 * 10 / 11**0.5 / 12**0.5  # of the mean
+    assert (found.mean, found.agreeing, found.documents) == (pytest.approx(1 / 12), 1, 12)
+    assert found.high == pytest.approx(1 / 12 + error * (t + 4 * skewness * (1 + 2 * t * t) / 6), rel=1e-4)
+    assert found.low == pytest.approx(1 / 12 - error * t) and found.per_token == pytest.approx(1000 / 3333)
+    assert average([1] * 9, [1] * 9).low is None and average([0.0], [0]).sign is None
+
+
+@pytest.mark.parametrize(("long", "sign"), [(1, -1), (-90, 0)])
+def test_an_average_whose_sign_is_not_that_of_all_tokens_is_undecided(long, sign):
+    """Twelve documents lose about a nat each; in one of them, of half of all tokens, the loss rises."""
+    means = [-1 - 0.02 * n for n in range(11)] + [-1.1]
+    counts = [10] * 11 + [1]
+    found = average([m * c for m, c in zip(means, counts, strict=True)], counts)
+    other = dataclasses.replace(found, per_token=found.per_token * (1 if long == 1 else -1))
+    assert other.high < 0 and (other.sign, (-other).sign) == (sign, -sign)
 
 
 @pytest.mark.parametrize(("values", "sign"), [([1, 2, 3], 1), ([-1, -2, -3], -1), ([1, -2, 3], 0)])

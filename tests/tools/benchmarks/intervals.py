@@ -1,12 +1,15 @@
 """Counts how often the intervals of ``eval`` hold, and how wide they are: the tables of docs/intervals.md.
 
-``python intervals.py [documents] [few] [windows] [--trials 10000]``, all three without a name: about
-eight minutes on one core. Losses are simulated, and intervals computed by :mod:`ropescale.evals.statistics.intervals`
-as a run does it. Every table starts from the same seed.
+``python intervals.py [documents] [few] [windows] [verdicts] [power] [--trials 10000] [--runs FOLDER ...]``, all without
+a name: about ten minutes on one core. Losses are simulated, and intervals computed by
+:mod:`ropescale.evals.statistics.intervals` as a run does it. Every table starts from the same seed.
 
 * ``documents``: from 8 documents on, of several genres, skewed or heavy-tailed, alike in size or not.
 * ``few``: the lowest and the highest coverage among the same cells with 5 to 11 documents.
 * ``windows``: consecutive windows of one text, whose losses hang together.
+* ``verdicts``: the share of runs that say anything false where no schedule differs from another, by command. With
+  ``--runs``, also for the centred differences of documents in folders of ``ropescale eval``.
+* ``power``: the share of runs that find an effect, by its size in standard deviations between documents.
 """
 
 from __future__ import annotations
@@ -16,10 +19,21 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import combinations
+from math import comb
 
 import numpy as np
 
-from ropescale.evals.statistics.intervals import Estimate, consecutive, ratio, t_quantile
+from ropescale.evals import Result
+from ropescale.evals.statistics.intervals import (
+    LEANING,
+    Estimate,
+    average,
+    consecutive,
+    familywise,
+    ratio,
+    t_quantile,
+)
 
 Draw = Callable[[np.random.Generator, int, int], np.ndarray]
 """Draws the mean losses of documents, float [trials, documents]."""
@@ -191,16 +205,213 @@ def print_windows(trials: int) -> None:
         print(f"| {text} | {cells} | {windows(text, 32, trials, usual)} |", flush=True)
 
 
-TABLES = {"documents": print_documents, "few": print_few, "windows": print_windows}
+# --- Verdicts: differences of documents without a mean, float [trials, documents]
+
+Chosen = Callable[["Noise", np.random.Generator, int, int], np.ndarray]
+"""Draws a run's comparisons ``trials`` times and returns which runs say anything false, bool [trials]."""
+
+
+@dataclass(frozen=True)
+class Noise:
+    """A population of documents' differences with mean 0 and deviation 1, in groups of windows or of few tokens."""
+
+    name: str
+    draw: Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
+
+
+def skewed(sign: int, random: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Lognormal with sigma 1, centred and scaled, with the long tail on the side of ``sign``."""
+    return sign * (random.lognormal(size=shape) - math.exp(0.5)) / math.sqrt((math.e - 1) * math.e)
+
+
+def few_tokens(random: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Means over 1 to some 1,000 tokens, or windows: what is left of a document's own level is larger for a few."""
+    counts = np.ceil(random.lognormal(2.0, 1.5, shape))
+    return (random.normal(size=shape) + 2 * random.normal(size=shape) / np.sqrt(counts)) / math.sqrt(2)
+
+
+def rare(random: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Answers of which a third changes, from found to missed or back: by some ten nats either way."""
+    return np.where(random.random(shape) < 1 / 3, 10 * random.choice([-1, 1], shape), 0) + random.normal(size=shape)
+
+
+def collapsing(size: float, random: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Of 5% of the documents the loss is larger by ``size`` deviations; centred."""
+    return random.normal(size=shape) + size * ((random.random(shape) < 0.05) - 0.05)
+
+
+def resampled(values: np.ndarray, random: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Differences of real documents, centred and scaled, of which any of the rows is drawn; both signs."""
+    rows = (values - values.mean(1, keepdims=True)) / values.std(1, keepdims=True)
+    each = random.integers(len(rows), size=(*shape[:-1], 1))
+    return random.choice([-1, 1], each.shape) * rows[each, random.integers(rows.shape[1], size=shape)]
+
+
+NOISES = (
+    Noise("normal", lambda random, shape: random.normal(size=shape)),
+    Noise("t with 3 degrees", lambda random, shape: random.standard_t(3, shape)),
+    Noise("documents of 1 to some 1,000 tokens or windows", few_tokens),
+    Noise("lognormal, sigma 1", partial(skewed, 1)),
+    Noise("the same, leaning the other way", partial(skewed, -1)),
+    Noise("5% collapse by 3 sd", partial(collapsing, 3.0)),
+    Noise("5% collapse by 10 sd", partial(collapsing, 10.0)),
+)
+ANSWERS = Noise("a third of the answers changes", rare)
+
+
+def of_run(folder: str) -> Noise:
+    """The differences of every pair of schedules, and from truncation, in a folder of ``ropescale eval``."""
+    result = Result.load(folder)
+    longest = result.lengths[-1]
+    losses = [np.array(result.totals(label, longest).sums) for label in result.schedules]
+    pairs = [one - other for one, other in combinations(losses, 2)]
+    if result.truncation:
+        cut = np.array([each.sum(dtype=float) for each in result.truncation.nll])
+        first = result.truncation.length - 1
+        past = [[nll[first:].sum(dtype=float) for nll in result.losses(label, longest)] for label in result.schedules]
+        pairs += [np.array(each) - cut for each in past]
+    return Noise(f"{folder}: {result.texts} documents", partial(resampled, np.array(pairs)))
+
+
+def signs(differences: np.ndarray, level: float) -> np.ndarray:
+    """The signs of verdicts on [trials, documents], as :func:`average` has them, int [trials]."""
+    count = differences.shape[1]
+    mean, error = differences.mean(1), differences.std(1, ddof=1) / math.sqrt(count)
+    centred = differences - mean[:, None]
+    third, second = (centred**3).mean(1), (centred**2).mean(1)
+    skewness = third / second**1.5 * math.sqrt(count * (count - 1)) / (count - 2) / math.sqrt(count)
+    t = t_quantile((1 + level) / 2, count - 1)
+    lean = LEANING * skewness * (1 + 2 * t * t) / 6
+    low, high = mean - np.maximum(t, t - lean) * error, mean + np.maximum(t, t + lean) * error
+    same = average(differences[0].tolist(), [1] * count, level)
+    assert np.allclose([same.low, same.high], [low[0], high[0]])
+    return (low > 0).astype(int) - (high < 0)
+
+
+def picked(values: np.ndarray, which: np.ndarray) -> np.ndarray:
+    """One row of [trials, rows, documents] per trial."""
+    return values[np.arange(len(values)), which]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What each schedule adds to a document's loss, where truncation adds nothing, [trials, schedules, documents].
+
+    A fifth of the tokens is within the trained length, a quarter up to twice that, the rest beyond. Far repeats are
+    among the last.
+    """
+
+    whole: np.ndarray
+    short: np.ndarray
+    past: np.ndarray
+    far: np.ndarray
+
+    @classmethod
+    def of(cls, noise: Noise, random: np.random.Generator, shape: tuple[int, ...]) -> Parts:
+        short, middle, far = (noise.draw(random, shape) for _ in range(3))
+        return cls(0.2 * short + 0.25 * middle + 0.55 * far, short, 0.3 * middle + 0.7 * far, far)
+
+
+def evaluating(schedules: int, noise: Noise, random: np.random.Generator, trials: int, count: int) -> np.ndarray:
+    """``eval``: the best of the schedules against all others and truncation, its gain, its cost and its far repeats."""
+    parts = Parts.of(noise, random, (trials, schedules, count))
+    level = familywise(comb(schedules, 2) + schedules - 1 + 2 * schedules)
+    best, changed = parts.whole.mean(2).argmin(1), parts.whole[:, 1:].mean(2).argmin(1) + 1
+    wrong = signs(picked(parts.past, best), level) != 0
+    wrong |= signs(picked(parts.far, best), level) != 0
+    for values in (parts.whole, parts.short):
+        wrong |= signs(picked(values, changed) - values[:, 0], level) != 0
+    return wrong | against_others(parts.whole, best, level)
+
+
+def against_others(values: np.ndarray, best: np.ndarray, level: float) -> np.ndarray:
+    """Returns the trials in which the best schedule is shown to differ from another, bool [trials]."""
+    wrong = np.zeros(len(values), bool)
+    for other in range(values.shape[1]):
+        apart = values[:, other] - picked(values, best)
+        rest = best != other
+        if rest.any():
+            wrong[rest] |= signs(apart[rest], level) != 0
+    return wrong
+
+
+def recommending(noise: Noise, random: np.random.Generator, trials: int, count: int) -> np.ndarray:
+    """``recommend``: of 20 candidates six are compared on the held-out half, or on all documents if they are below 20.
+
+    What it says of the best of the six: the others, the cost within the trained length, truncation and far repeats.
+    """
+    parts = Parts.of(noise, random, (trials, 20, count))
+    race, held, number = (slice(1, None, 2), slice(0, None, 2), 6) if count >= 20 else (slice(None), slice(None), 20)
+    order = np.argsort(parts.whole[:, :, race].mean(2), axis=1)[:, :6, None]
+    goal, short, far = (
+        np.take_along_axis(values[:, :, held], order, axis=1) for values in (parts.whole, parts.short, parts.far)
+    )
+    level = familywise(comb(number + 1, 2) + 2 * number - 1)
+    best = goal.mean(2).argmin(1)
+    wrong = against_others(goal, best, level)
+    for values in (goal, short, far):
+        wrong |= signs(picked(values, best), level) != 0
+    return wrong
+
+
+def answering(noise: Noise, random: np.random.Generator, trials: int, count: int, others: int = 2) -> np.ndarray:
+    """``search`` and ``retrieval``: one schedule against each of some baselines, or each of some against one."""
+    values = noise.draw(random, (trials, others + 1, count))
+    found = [signs(values[:, other] - values[:, 0], familywise(others)) != 0 for other in range(1, others + 1)]
+    return np.any(found, axis=0)
+
+
+COMMANDS: dict[str, Chosen] = {
+    **{f"eval, {number} schedules": partial(evaluating, number) for number in (2, 3, 6)},
+    "recommend": recommending,
+    "search": partial(answering, others=3),
+}
+RUNS: list[str] = []
+
+
+def print_verdicts(trials: int) -> None:
+    """Prints how many runs say anything false."""
+    numbers = (10, 12, 26, 50)
+    plan = [(command, noise) for command in COMMANDS for noise in (*NOISES, *map(of_run, RUNS))]
+    print(f"| command | differences | {' | '.join(f'n = {n}' for n in numbers)} |")
+    print(f"| --- | --- |{' ---: |' * len(numbers)}")
+    rows = [(command, COMMANDS[command], noise) for command, noise in plan]
+    rows += [(f"retrieval, {others} schedules", partial(answering, others=others), ANSWERS) for others in (1, 5)]
+    for command, run, noise in rows:
+        shares = (run(noise, np.random.default_rng(n), trials, n).mean() for n in numbers)
+        print(f"| {command} | {noise.name} | {' | '.join(f'{share:.1%}' for share in shares)} |", flush=True)
+
+
+def print_power(trials: int) -> None:
+    """Prints how often one effect is decided among the 11 comparisons of three schedules."""
+    print("| effect, sd | n = 10 | n = 12 | n = 24 | n = 26 |\n| --- | ---: | ---: | ---: | ---: |")
+    for effect in (0.5, 1.0, 1.39, 3.0):
+        cells = []
+        for count in (10, 12, 24, 26):
+            drawn = np.random.default_rng(count).normal(effect, 1, (trials, count))
+            cells.append(f"{(signs(drawn, familywise(11)) == 1).mean():.0%}")
+        print(f"| {effect:g} | {' | '.join(cells)} |", flush=True)
+
+
+TABLES = {
+    "documents": print_documents,
+    "few": print_few,
+    "windows": print_windows,
+    "verdicts": print_verdicts,
+    "power": print_power,
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tables", nargs="*", choices=[[], *TABLES], default=[], metavar="NAME")
     parser.add_argument("--trials", type=int, default=10_000)
+    parser.add_argument("--runs", nargs="*", default=[], help="folders that `ropescale eval -o` wrote")
     given = parser.parse_args()
+    RUNS.extend(given.runs)
     for name in given.tables or TABLES:
-        print(f"\n{name}, {given.trials:,} trials: coverage (median width)\n")
+        what = {"verdicts": "runs that say anything false", "power": "runs that find it"}
+        print(f"\n{name}, {given.trials:,} trials: {what.get(name, 'coverage (median width)')}\n")
         TABLES[name](given.trials)
 
 

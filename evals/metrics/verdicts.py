@@ -1,0 +1,233 @@
+"""The comparisons that a run's sentences may draw, each with an interval that holds for all of them together.
+
+Which schedule is best is known only after the run. So these are all that the sentences could compare whichever were
+best: every pair of schedules at the longest length, the cost of every schedule within the trained length, and every
+schedule against truncation at the longest length, on all tokens past the trained length and on far repeats.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import combinations
+
+from ...output.formatting import markdown
+from ..statistics.intervals import CONCLUSIVE, PERCENT, Average, familywise
+from . import perplexity
+from .against_truncation import ALL, compared, far_masks
+from .base import Metric, rests_on
+from .cells import TABLE, change_cell, digits, exp
+from .paired import short_length
+from .stored import AS_IS, TRUNCATION, Stored, Totals, sums_of
+
+WHOLE, PAST, FAR = "all", "past the trained length", "far repeats"
+"""The tokens of a comparison."""
+
+
+@dataclass(frozen=True)
+class VerdictRow:
+    """The loss of ``schedule`` minus that of ``against`` on the same tokens at a length, in nats.
+
+    ``mean`` is the difference in the average document: the mean over the ``documents`` with such tokens of each
+    document's mean. Its interval holds for all ``comparisons`` of the run together; with too few documents for a
+    verdict, the bounds are None. ``delta_nll`` is the difference over all tokens, in which a long document weighs more.
+    ``agreeing`` documents have a difference with the sign of ``mean``.
+    """
+
+    schedule: str
+    against: str
+    length: int
+    tokens: str
+    mean: float
+    low: float | None
+    high: float | None
+    delta_nll: float
+    agreeing: int
+    documents: int
+    comparisons: int
+
+    @property
+    def change(self) -> Average:
+        """The difference with its interval."""
+        return Average(self.mean, self.low, self.high, None, self.delta_nll, self.agreeing, self.documents)
+
+
+class Verdicts(Metric[Stored, VerdictRow]):
+    """The comparisons that sentences may draw, by intervals that hold for all of them together."""
+
+    row, key = VerdictRow, "verdicts"
+
+    def reduce(self, stored: Stored) -> list[VerdictRow]:
+        """Returns a row for every comparison whose tokens any document has."""
+        found = {place: change for place, change in _differences(stored).items() if any(change.counts)}
+        comparisons = stored.groups * len(found)
+        rows = []
+        for place, change in found.items():
+            each = stored.average(*change, familywise(comparisons))
+            figures = (each.mean, each.low, each.high, each.per_token, each.agreeing, each.documents)
+            rows.append(VerdictRow(*place, *figures, comparisons))
+        return rows
+
+    def to_markdown(self, stored: Stored) -> list[str]:
+        """Returns the table of the comparisons with the best schedule, the baseline or truncation.
+
+        Returns an empty list if there are no comparisons, or if the model is worse than a uniform guess.
+        """
+        rows = self.rows(stored)
+        if not rows or worse_than_a_guess(stored):
+            return []
+        few = too_few(max(row.documents for row in rows))
+        level = f"no interval: {few}" if few else together(rows[0].comparisons)
+        best = min(stored.schedules, key=lambda label: stored.totals(label, stored.lengths[-1]).mean)
+        main = {best, stored.baseline, TRUNCATION}
+        shown = [row for row in rows if main & {row.schedule, row.against}]
+        lines = [
+            [
+                stored.markdown_name(row.schedule),
+                stored.markdown_name(row.against),
+                f"{row.length:,}",
+                row.tokens,
+                change_cell(row.change),
+                f"{row.agreeing:,} of {row.documents:,}",
+                f"{row.delta_nll:+{TABLE}}",
+            ]
+            for row in shown
+        ]
+        header = ["schedule", "against", "at", "tokens", "difference", "documents that agree", "over all tokens"]
+        title = (
+            "What the sentences compare: the difference in the average document (nats, below zero: the schedule is "
+            f"better; {rests_on(stored)}; {level}):"
+        )
+        return [title, markdown(header, lines, right=(2, 4, 5, 6))]
+
+
+METRIC = Verdicts()
+
+
+def _differences(stored: Stored) -> dict[tuple[str, str, int, str], Totals]:
+    """Returns the differences of all comparisons, by schedule, what it is compared with, length and tokens."""
+    longest, short = stored.lengths[-1], short_length(stored.lengths, stored.trained_length)
+    labels = [label for label in stored.schedules if (label, longest) in stored.read_from]
+    pairs = [(two, one, longest) for one, two in combinations(labels, 2)]
+    if short not in (None, longest) and (stored.baseline, short) in stored.read_from:
+        others = [label for label in stored.schedules if label != stored.baseline]
+        pairs += [(label, stored.baseline, short) for label in others if (label, short) in stored.read_from]
+    found = {
+        (one, other, length, WHOLE): stored.totals(one, length).minus(stored.totals(other, length))
+        for one, other, length in pairs
+    }
+    if stored.truncation and longest > stored.truncation.length:
+        masks = far_masks(stored)
+        for label in labels:
+            for which, (ours, theirs) in compared(stored, stored.truncation, masks, label, longest).items():
+                place = label, TRUNCATION, longest, PAST if which == ALL else FAR
+                found[place] = sums_of(ours).minus(sums_of(theirs))
+    return found
+
+
+def change_of(stored: Stored, schedule: str, against: str, length: int, tokens: str = WHOLE) -> Average | None:
+    """Returns the difference of a schedule's loss from another's, as verdicts use it; None if there is no such row."""
+    for row in METRIC.rows(stored):
+        if (row.length, row.tokens) == (length, tokens):
+            if (row.schedule, row.against) == (schedule, against):
+                return row.change
+            if (row.schedule, row.against) == (against, schedule):
+                return -row.change
+    return None
+
+
+# --- Shared by all conclusions
+
+
+def too_few(documents: int, what: str = "documents") -> str:
+    """Returns a clause that there are too few documents for a conclusion; "" if there are enough.
+
+    Args:
+        what: the plural name of the documents.
+    """
+    if documents >= CONCLUSIVE:
+        return ""
+    return f"a verdict needs {CONCLUSIVE} {what}, and there {'is' if documents == 1 else 'are'} {documents}"
+
+
+def together(comparisons: int) -> str:
+    """Describes the level at which all intervals hold together."""
+    if comparisons == 1:
+        return f"{PERCENT} intervals"
+    return f"{PERCENT} intervals for all {comparisons:,} comparisons together"
+
+
+NARROW = (0.01, 0.02, 0.05, 0.1)
+"""The bounds in nats of which a sentence says that a difference is not larger."""
+
+
+def effect(change: Average, better: str, worse: str, where: str, few: str = "", unit: str = "nats") -> str:
+    """Describes a difference: decided, not larger than a bound, undecided, or its mean alone with too few documents.
+
+    Args:
+        better, worse: the verbs for a lower and for a higher loss.
+        where: the length or the tokens, such as "at 2,048 tokens".
+        few: the reason why there are too few documents for a verdict; "" if there are enough.
+    """
+    direction = better if change.mean < 0 else worse
+    counted = f", in {change.agreeing:,} of {change.documents:,}" if change.documents > 1 else ""
+    if few or change.low is None or change.high is None:
+        if not change.mean:
+            return f"changes nothing {where}"
+        return f"{direction} {_written(abs(change.mean), change.mean)[0]} {unit}{counted}, {where}"
+    if change.sign:
+        size = -change if change.mean < 0 else change
+        mean, low, high = _written(size.mean, size.low, size.high)
+        return f"{direction} {mean} ({low} to {high}) {unit}{counted}, {where}"
+    most = max(abs(change.low), abs(change.high))
+    narrow = next((bound for bound in NARROW if most <= bound and change.mean * change.per_token >= 0), None)
+    if narrow:
+        return f"makes no difference larger than {narrow:g} {unit} {where}"
+    mean, low, high = _written(change.mean, change.low, change.high, sign="+")
+    lower = f", {'lower' if change.mean < 0 else 'higher'} in {change.agreeing:,} of {change.documents:,}"
+    whole = f", but {_written(change.per_token, change.low, sign='+')[0]} over all tokens"
+    return (
+        f"is undecided {where}: {mean} ({low} to {high}) {unit}{lower}"
+        f"{whole if change.mean * change.per_token < 0 else ''}"
+    )
+
+
+def _written(*values: float | None, sign: str = "") -> list[str]:
+    """Formats numbers with the same decimals: two digits of their spread, and as many as show that none is zero."""
+    known = [each for each in values if each is not None]
+    spread = max(known) - min(known) or abs(known[0]) or 1.0
+    decimals = max(1, 1 - math.floor(math.log10(spread)))
+    while decimals < 6 and any(each and not float(f"{each:.{decimals}f}") for each in known):
+        decimals += 1
+    return [f"{each:{sign}.{decimals}f}" for each in known]
+
+
+_ROUNDING = 0.001
+"""Tolerance in nats above ln(vocabulary), for a model that predicts all tokens equally, with rounded logits."""
+
+
+def worse_than_a_guess(stored: Stored) -> str:
+    """Returns a warning if the unchanged model is worse than a uniform guess at the shortest length; else "".
+
+    Also returns "" if the size of the vocabulary is unknown.
+    """
+    length = stored.lengths[0]
+    found = [row.nll for row in perplexity.METRIC.rows(stored) if (row.schedule, row.length) == (AS_IS, length)]
+    return guessing(found[0], length, stored.model.get("vocabulary")) if found else ""
+
+
+def guessing(nll: float, length: int, vocabulary: int | None) -> str:
+    """Returns a warning if a loss exceeds that of a uniform guess, ln(vocabulary); else "".
+
+    Args:
+        nll: the unchanged model's loss in nats per token, up to ``length``; NaN if there is none.
+        vocabulary: the number of tokens in the model's vocabulary; None if unknown.
+    """
+    if not vocabulary or not nll > math.log(vocabulary) + _ROUNDING:
+        return ""
+    figures = f"perplexity {digits(exp(nll), 4)} at {length:,} tokens, against {vocabulary:,}"
+    return (
+        f"As it is, the model predicts this text worse than a uniform guess over its {vocabulary:,} tokens "
+        f"({figures}). The weights or the tokenizer may not be its own, so no figure here shows which schedule is "
+        "better."
+    )
