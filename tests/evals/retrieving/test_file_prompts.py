@@ -260,12 +260,12 @@ def test_a_mean_over_tasks_weighs_each_alike_and_has_the_interval_of_its_varianc
     assert (one.accuracy_low, one.accuracy_high) == pytest.approx((0.5 - half, 0.5 + half))
 
 
-def test_the_intervals_of_changes_hold_for_every_length_and_task_together():
+def test_the_intervals_of_changes_hold_for_the_schedules_of_a_length_together():
     rows = [row("amber", "48213", 1, task=task) for task in ("one", "two") for _ in range(6)]
     model, schedules = lookup_llama(), ["linear:factor=4", "linear:factor=2"]
     found = retrieval(model, byte_tokenizer(), [1024], schedules=schedules, prompts=rows, new_tokens=8)
     counted = [(each.task, each.prompts, each.comparisons) for each in found.paired]
-    assert counted == 2 * [(None, 12, 6), ("one", 6, 6), ("two", 6, 6)]
+    assert counted == 2 * [(None, 12, 2), ("one", 6, 2), ("two", 6, 2)]
 
 
 # --- the command -------------------------------------------------------------------------------------------------
