@@ -338,6 +338,7 @@ def writable_file(out: str | Path, check: Callable[[Path], None]) -> Path:
             raise CheckpointError(f"cannot write {out}, which is a folder; choose another file")
         if not path.absolute().parent.is_dir():
             raise CheckpointError(f"cannot write {out}: its folder does not exist; create it, or choose another file")
+        sweep_leftovers(path)
         if os.path.lexists(path):
             check(path)
         with tempfile.TemporaryFile(dir=path.absolute().parent):  # permissions do not reveal a read-only file system
@@ -394,8 +395,11 @@ def hidden_path(path: Path, alone: bool = False) -> Iterator[Path]:
                 lock.release()
 
 
-def sweep_leftovers(path: Path) -> bool:
+def sweep_leftovers(path: Path, before: Callable[[Path], object] = lambda place: None) -> bool:
     """Removes the leftovers of killed writers of ``path``; only logs leftovers from other hosts or earlier boots.
+
+    Args:
+        before: called with the hidden path of each leftover before its removal.
 
     Returns:
         Whether another process is writing ``path``.
@@ -419,6 +423,7 @@ def sweep_leftovers(path: Path) -> bool:
             found = lock.lstat()
             if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid():
                 with FileLock(lock).acquire(timeout=0):
+                    before(place)
                     _remove(place)
                     lock.unlink()
         except Timeout:
@@ -455,10 +460,16 @@ def _machine() -> str:
     return sha256(f"{platform.node()} {boot}".encode())[:8]
 
 
-def set_aside(path: Path) -> Path:
-    """Renames a file or folder to ``NAME~``, or ``NAME~2`` and so on if that name is taken; returns the new path."""
+def set_aside(path: Path, note: Path | None = None) -> Path:
+    """Renames a file or folder to ``NAME~``, or ``NAME~2`` and so on if that name is taken; returns the new path.
+
+    Args:
+        note: a file to write with the new name, before the renaming.
+    """
     names = (path.with_name(f"{path.name}~{number if number > 1 else ''}") for number in itertools.count(1))
     aside = next(name for name in names if not os.path.lexists(name))
+    if note:
+        note.write_text(aside.name)
     os.rename(path, aside)
     return aside
 

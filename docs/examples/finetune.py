@@ -4,7 +4,8 @@
 
 Windows of the length that the schedule is for; AdamW at 2e-5 with 20 steps of warm-up and 64 windows a step, as in the
 YaRN paper (arXiv 2309.00071, section 4.1) but for the number of windows in memory. The callback proves that the
-schedule is live before the first step, and measures perplexity against length before and after. The same
+schedule is live before the first step, and measures perplexity against length before and after. CKPT is only read; a
+folder that is saved over is patched with ``--link copy``, because it shares its source's weights otherwise. The same
 command continues a training that was stopped; `torchrun --nproc_per_node 8 finetune.py ...` shares it out.
 """
 

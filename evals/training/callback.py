@@ -36,7 +36,8 @@ class TrainingCallback(TrainerCallback):
 
     ``Trainer(model, args, callbacks=[ropescale.TrainingCallback("yarn:factor=8")])``, and the same for trainers built
     on it, such as TRL's. Training is unchanged: the weights after each step are bitwise identical to those without the
-    callback.
+    callback. If the trained model is saved over a patched folder, patch with ``--link copy``: the folder shares the
+    weights with its source otherwise.
 
     * Before the first step it verifies, in every process, that the schedule is live in every layer. If it is not live
       in one process, all processes stop with one line that names the rank, the module and the difference. The tables

@@ -107,10 +107,8 @@ def put_back(folder: Path) -> bool:
                 (folder / name).unlink(missing_ok=True)
             elif os.path.lexists(backup / name):
                 os.replace(backup / name, folder / name)
-        changed, manifest.written = bool(manifest.written), {}
-        if changed:
-            _store(backup, manifest)
-    return changed
+        _discard(backup, manifest)
+    return bool(manifest.written)
 
 
 def is_interrupted(folder: Path) -> bool:
@@ -140,28 +138,34 @@ def _locked(folder: Path, make: bool = False) -> Iterator[Path]:
 
     backup = folder / BACKUP
     _refuse_linked(backup)
-    try:
-        if make:
-            backup.mkdir(exist_ok=True)
-        with FileLock(backup / _LOCK).acquire(timeout=0):
-            try:
-                yield backup
-            finally:
-                with deferred(), suppress(OSError):
-                    with suppress(CheckpointError, ConfigError):
-                        manifest = _manifest(backup)
-                        if not manifest.written:  # no file was changed, or all files are restored
-                            for name, digest in manifest.originals.items():
-                                if _is_file(backup / name, digest):
-                                    (backup / name).unlink()
-                            (backup / _MANIFEST).unlink(missing_ok=True)
-                    (backup / _PART).unlink(missing_ok=True)
-                    (backup / _LOCK).unlink()
-    except Timeout:
-        raise CheckpointError(f"another command is changing {folder} in place; wait until it is done") from None
-    finally:
-        with suppress(OSError):
-            backup.rmdir()
+    with deferred():  # until the lock is removed; only small files are written
+        try:
+            if make:
+                backup.mkdir(exist_ok=True)
+            with FileLock(backup / _LOCK).acquire(timeout=0):
+                try:
+                    yield backup
+                finally:
+                    with suppress(OSError):
+                        with suppress(CheckpointError, ConfigError):
+                            manifest = _manifest(backup)
+                            if not manifest.written:  # no file was changed
+                                _discard(backup, manifest)
+                        (backup / _PART).unlink(missing_ok=True)
+                        (backup / _LOCK).unlink()
+        except Timeout:
+            raise CheckpointError(f"another command is changing {folder} in place; wait until it is done") from None
+        finally:
+            with suppress(OSError):
+                backup.rmdir()
+
+
+def _discard(backup: Path, manifest: Manifest) -> None:
+    """Removes the copies that are not needed any more, then the manifest; needs no room on the disk."""
+    for name, digest in manifest.originals.items():
+        if _is_file(backup / name, digest):
+            (backup / name).unlink()
+    (backup / _MANIFEST).unlink(missing_ok=True)
 
 
 def _refuse_linked(backup: Path) -> None:

@@ -1,5 +1,8 @@
 """Builds a checkpoint's folder from another folder, atomically: links weights and copies other files.
 
+A new folder is renamed when it is complete. Files are moved into an empty folder, which may be a mount point. The next
+command with the same target undoes what a killed one had begun.
+
 ``force`` may replace only a folder whose files are all unchanged since ropescale wrote them. The record of a patched
 checkpoint lists its files. A weight file is recognised without being read: a hard link by its inode, a symbolic link by
 its target, a copy by its size and modification time. Any other file is recognised by its SHA-256.
@@ -15,7 +18,7 @@ import shutil
 import stat
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Never
 
@@ -23,6 +26,7 @@ from ..errors import CheckpointError, ConfigError
 from ..files import (
     deferred,
     hidden_path,
+    made_folder,
     read_json,
     set_aside,
     sha256,
@@ -45,7 +49,10 @@ _WEIGHTS = (
     "*.safetensors pytorch_model*.bin model*.bin consolidated*.pth consolidated*.pt *.gguf tf_model*.h5 "
     "flax_model*.msgpack *.onnx *.onnx_data"
 ).split()
-_SKIPPED = {".git", ".gitattributes", ".cache", ".huggingface", ".locks", "__pycache__", ".ipynb_checkpoints", BACKUP}
+LOST = "lost+found"
+"""The folder at the root of an ext4 file system, which only root can read."""
+
+_SKIPPED = {*".git .gitattributes .cache .huggingface .locks __pycache__ .ipynb_checkpoints".split(), LOST, BACKUP}
 
 
 def is_weight(name: str) -> bool:
@@ -76,10 +83,10 @@ def _raise(error: OSError) -> Never:
 def build_folder(
     target: Path, fill_folder: Callable[[Path], dict[str, str]], record: Mapping[str, object], force: bool = False
 ) -> dict[str, str]:
-    """Builds a folder atomically: creates it under a hidden name and renames it at the end.
+    """Builds a folder atomically: creates it under a hidden name, beside the target or in it if that is empty.
 
     Args:
-        target: the folder's path.
+        target: the folder's path; an empty folder is filled.
         fill_folder: writes the files into the hidden folder, and returns the link type of each weight file.
         record: the record, without the list of files.
         force: replace an empty folder, or a folder that ropescale wrote entirely.
@@ -91,64 +98,106 @@ def build_folder(
         CheckpointError: a file cannot be read or written, or ``target`` was created meanwhile; no partial folder is
             left.
     """
-    if aside := left_aside(target):
-        LOG.warning(
-            "%s is the earlier version of %s; a command that replaced it was killed or is running", aside, target
-        )
-    with translated(target), _parents(target.absolute().parent), hidden_path(target) as new:
-        new.mkdir()
-        links = fill_folder(new)
-        write_record(new, record, links)
-        with deferred():
-            _place(new, target, force)
+    with translated(target), made_folder(target.absolute().parent):
+        recover(target)
+        if aside := left_aside(target):
+            LOG.warning(
+                "%s is the earlier version of %s; a command that replaced it was killed or is running", aside, target
+            )
+        into = is_empty(target)
+        with hidden_path(_within(target) if into else target) as new:
+            new.mkdir()
+            links = fill_folder(new)
+            write_record(new, record, links)
+            with deferred():
+                if into:
+                    _move_up(new)
+                else:
+                    _place(new, target, force)
     return links
 
 
-@contextmanager
-def _parents(folder: Path) -> Iterator[None]:
-    """Creates a folder and its missing parents; removes the created folders on failure."""
-    made = [path for path in (folder, *folder.parents) if not path.exists()]
+def _within(target: Path) -> Path:
+    """Returns the path whose hidden siblings are in an empty folder that is filled."""
+    return target / target.name
+
+
+def _move_up(new: Path) -> None:
+    """Moves the content of a hidden folder into the folder above; the record last, so that it proves the end."""
+    target = new.parent
+    for name in os.listdir(target):
+        if name != LOST and not name.startswith(new.name):
+            raise CheckpointError(f"{target / name} was created meanwhile; move it away, or choose another folder")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        yield
-    except BaseException:
-        for path in made:
-            with suppress(OSError):
-                path.rmdir()
+        for name in sorted(os.listdir(new), key=lambda name: (name == RECORD, name == "config.json")):
+            os.rename(new / name, target / name)
+    except OSError:
+        _undo_moves(new)
         raise
+
+
+def _undo_moves(new: Path) -> None:
+    """Removes from the folder above what was moved there, while the record is still in the hidden folder."""
+    target, files = new.parent, files_in(new) or {}
+    within = _names_of_inodes(target.rglob("*"))
+    there = [name for name in files if os.path.lexists(target / name)]
+    _remove_files(target, [name for name in there if not _difference(target / name, files[name], within)])
+
+
+def recover(target: Path) -> None:
+    """Undoes what a killed command had begun to do with a folder, and removes its hidden files."""
+
+    def put_back(hidden: Path) -> None:
+        note = hidden.read_text(errors="replace") if hidden.is_file() else ""
+        if not re.fullmatch(rf"{re.escape(target.name)}~\d*", note):
+            return
+        aside = target.with_name(note)
+        if not os.path.lexists(target):
+            os.rename(aside, target)
+        elif is_empty(aside):  # the removal was nearly complete
+            aside.rmdir()
+        elif os.path.lexists(aside) and os.path.lexists(target / RECORD):
+            _remove_aside(aside, target)
+
+    sweep_leftovers(target, put_back)
+    if target.is_dir():
+        sweep_leftovers(_within(target), _undo_moves)
 
 
 def _place(new: Path, target: Path, force: bool) -> None:
     """Gives a new folder its final name. First renames an earlier result to ``NAME~``, and removes it at the end."""
-    aside = None
-    if os.path.lexists(target) and not force:
-        raise CheckpointError(f"{target} was created meanwhile; choose another folder, or remove it")
-    if os.path.lexists(target) and not is_empty(target):
-        if why := why_not_ours(target):
-            raise CheckpointError(why, "force")
-        aside = set_aside(target)
-    try:
+    if not os.path.lexists(target):
         os.rename(new, target)
-    except OSError:
-        if aside and os.path.lexists(target):
-            raise CheckpointError(
-                f"another command created {target} while it was replaced; the earlier version is {aside}; move "
-                "one of them away"
-            ) from None
-        if aside:
+        return
+    if not force:
+        raise CheckpointError(f"{target} was created meanwhile; choose another folder, or remove it")
+    if why := why_not_ours(target):
+        raise CheckpointError(why, "force")
+    with hidden_path(target) as note:
+        aside = set_aside(target, note)
+        try:
+            os.rename(new, target)
+        except OSError:
+            if os.path.lexists(target):
+                raise CheckpointError(
+                    f"another command created {target} while it was replaced; the earlier version is {aside}; move "
+                    "one of them away"
+                ) from None
             os.rename(aside, target)
-        raise
-    if aside:
-        removed = False
-        with suppress(OSError):
-            # checked again, because no other command changes the folder under this name
-            removed = why_not_ours(aside) is None and remove_ours(aside)
-        if not removed:
-            LOG.warning(
-                "%s is the earlier version of %s and could not be removed completely; check and remove it",
-                aside,
-                target,
-            )
+            raise
+        _remove_aside(aside, target)
+
+
+def _remove_aside(aside: Path, target: Path) -> None:
+    """Removes the earlier version of a folder, or warns that it could not be removed."""
+    removed = False
+    with suppress(OSError):
+        # checked again, because no other command changes the folder under this name
+        removed = why_not_ours(aside) is None and remove_ours(aside)
+    if not removed:
+        LOG.warning(
+            "%s is the earlier version of %s and could not be removed completely; check and remove it", aside, target
+        )
 
 
 def write_record(
@@ -397,6 +446,8 @@ def why_not_ours(folder: Path) -> str | None:
     if folder.is_symlink() or not folder.is_dir():
         kind = "a symbolic link" if folder.is_symlink() else "a file"
         return f"{folder} was not written by ropescale ({kind}), so force does not replace it; choose another folder"
+    if folder.is_mount():
+        return f"{folder} is a mount point, so force does not replace it; empty it, or choose another folder"
     if not os.path.lexists(folder / RECORD):
         return f"{folder} was not written by ropescale (no {RECORD}), so force does not replace it; remove it yourself"
     if os.path.lexists(folder / BACKUP):
@@ -420,7 +471,7 @@ def _foreign_files(folder: Path, files: Listing) -> Iterator[str]:
     """Yields every file or folder that ropescale did not write, or that was changed since then, with the reason."""
     folders = {str(parent) for name in files for parent in Path(name).parents}
     paths = sorted(folder.rglob("*"))
-    within = Counter(path.lstat().st_ino for path in paths)  # the number of each inode's names inside the folder
+    within = _names_of_inodes(paths)
     for path in paths:
         name = path.relative_to(folder).as_posix()
         if path.is_dir() and not path.is_symlink():
@@ -431,6 +482,10 @@ def _foreign_files(folder: Path, files: Listing) -> Iterator[str]:
                 yield f"{name} {why}"
         elif name != RECORD or path.is_symlink():
             yield f"{name} was not written by ropescale"
+
+
+def _names_of_inodes(paths: Iterable[Path]) -> Mapping[int, int]:
+    return Counter(path.lstat().st_ino for path in paths)
 
 
 def _difference(path: Path, entry: Entry, within: Mapping[int, int]) -> str | None:
@@ -451,14 +506,19 @@ def _difference(path: Path, entry: Entry, within: Mapping[int, int]) -> str | No
 
 def remove_ours(folder: Path) -> bool:
     """Removes the files that ropescale wrote, then the folder; returns False if other files remain."""
-    names = [*(files_in(folder) or ()), RECORD]  # the record last, so that an interrupted removal can be continued
+    for names in (files_in(folder) or (), [RECORD]):  # the record last, so that an interrupted removal can be continued
+        _remove_files(folder, names)
+    return not os.path.lexists(folder)
+
+
+def _remove_files(folder: Path, names: Iterable[str]) -> None:
+    """Removes files, then the folders that they leave empty."""
     for name in names:
         (folder / name).unlink(missing_ok=True)
     above = {folder / parent for name in names for parent in Path(name).parents}
     for directory in sorted(above, key=lambda path: len(path.parts), reverse=True):
         with suppress(OSError):
             directory.rmdir()
-    return not os.path.lexists(folder)
 
 
 def left_aside(folder: Path) -> Path | None:
@@ -468,7 +528,8 @@ def left_aside(folder: Path) -> Path | None:
 
 
 def is_empty(folder: Path) -> bool:
-    return folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir())
+    """Whether a path is a folder, and no link, without files; ``lost+found`` is the file system's."""
+    return folder.is_dir() and not folder.is_symlink() and not {*os.listdir(folder)} - {LOST}
 
 
 def check_target(source: Path | None, out: str | Path, force: bool = False) -> Path:
@@ -476,10 +537,10 @@ def check_target(source: Path | None, out: str | Path, force: bool = False) -> P
 
     Args:
         source: the folder of the source; None for a model in memory without one.
-        force: accept an existing folder that is empty or that ropescale wrote entirely.
+        force: accept an existing folder that ropescale wrote entirely, not only an empty one.
 
     Raises:
-        CheckpointError: the folder exists, overlaps the source or contains its weights, or its parent is a file.
+        CheckpointError: the folder has files, overlaps the source or contains its weights, or its parent is a file.
     """
     if not str(out):
         raise CheckpointError("the output's name is empty; name the folder to write")
@@ -496,13 +557,14 @@ def check_target(source: Path | None, out: str | Path, force: bool = False) -> P
     nearest = next(parent for parent in target.absolute().parents if os.path.lexists(parent))
     if not nearest.is_dir():
         raise CheckpointError(f"{target} cannot be written: {nearest} is not a folder; choose another place")
-    if not os.path.lexists(target):
-        return target
-    sweep_leftovers(target)  # such as the lock of a command that was killed after it had renamed the folder
+    with translated(target, "read"):
+        recover(target)
+        if not os.path.lexists(target) or is_empty(target):
+            return target
     if not force:
         raise CheckpointError(f"{target} exists already; choose another folder, or allow to replace it", "force")
     with translated(target, "read"):
-        why = None if is_empty(target) else why_not_ours(target)
+        why = why_not_ours(target)
     if why is not None:
         raise CheckpointError(why, "force")
     if there in (Path.cwd(), *Path.cwd().parents):

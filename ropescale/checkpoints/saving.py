@@ -27,6 +27,7 @@ from .folders import (
     check_target,
     copy_mode,
     files_of,
+    is_empty,
     is_weight,
     link_or_copy,
     refuse_missing_shards,
@@ -66,7 +67,7 @@ def save(
     Args:
         model: a transformers model that :func:`ropescale.patch` changed, or that was loaded from a patched folder. It
             may be compiled, or wrapped by PEFT.
-        folder: the folder to create, which must not exist yet.
+        folder: the folder to create, which must be empty or not exist yet.
         tokenizer: the tokenizer to save instead of the source's.
         max_shard_size: the largest size of a weight file, as for ``save_pretrained``.
 
@@ -82,7 +83,7 @@ def save(
     refuse_parts(whole)
     saved = saved_schedule(whole)
     path = local_path(folder)
-    if os.path.lexists(path):
+    if os.path.lexists(path) and not is_empty(path):
         raise CheckpointError(f"{path} exists already; choose another folder, or remove it yourself")
     target = check_target(saved.source, folder)
     adapted = is_adapted(whole)

@@ -9,6 +9,7 @@ import os
 import shutil
 import socket
 import sys
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -427,6 +428,7 @@ FORCED, IN_PLACE = partial(PATCH, out="out", force=True), partial(PATCH, out=Non
     ("first", "act"),
     [
         pytest.param(dict, partial(PATCH, out="out"), id="patch"),
+        pytest.param(partial(os.mkdir, "out"), partial(PATCH, out="out"), id="patch into an empty folder"),
         pytest.param(partial(FORCED, schedule="yarn:factor=2"), FORCED, id="force"),
         pytest.param(partial(IN_PLACE, schedule="yarn:factor=2"), IN_PLACE, id="in place twice"),
         pytest.param(IN_PLACE, partial(restore, "source"), id="restore"),
@@ -444,19 +446,22 @@ def test_a_killed_command_is_completed_when_it_is_given_again(source, tmp_path, 
         first()
 
     def seen(folder="."):
-        found = {name: each for name, each in tree(Path(folder)).items() if not name.startswith("out~")}
-        return found | dict.fromkeys(found.keys() & {RECORD, f"out/{RECORD}"}, "with inodes")
+        return (found := tree(Path(folder))) | dict.fromkeys(found.keys() & {RECORD, f"out/{RECORD}"}, "with inodes")
 
     arrange()
     earlier = seen("out")
     act()
     after, new, steps = seen(), seen("out"), 0
     arrange()
-    for step in kills(tmp_path, act, every=13):
+    for step in kills(tmp_path, act, every=11):
         steps = step
-        assert seen("out") in (earlier, new) or (seen("out"), seen("out~")) == ({}, earlier)
+        there = {name: each for name, each in seen("out").items() if not name.startswith(".out.")}
+        is_aside = (there, seen("out~")) == ({}, earlier)
+        is_moving = earlier == {} and RECORD not in there
+        assert there in (earlier, new) or is_aside or is_moving
         if seen() != after:
-            act()
+            with suppress(CheckpointError):  # a complete folder, beside a lock
+                act()
         assert seen() == after
         arrange()
     assert steps > 20

@@ -12,6 +12,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+import filelock
 import pytest
 from configurations import edit, read, write_checkpoint, write_files
 from crashing import raising, tree, unchanged
@@ -179,7 +180,7 @@ def test_a_file_that_appears_in_an_earlier_result_or_an_empty_folder_meanwhile_i
     patch_checkpoint(source, out, "linear:factor=2") if earlier else out.mkdir()
     before = tree(out)
     during(monkeypatch, lambda: plant(out / "thesis.txt"))
-    with pytest.raises(CheckpointError, match="thesis.txt was not written by ropescale" if earlier else "no ropescale"):
+    with pytest.raises(CheckpointError, match=r"thesis.txt was (not written by ropescale|created meanwhile)"):
         force(source, out)
     found = tree(out)
     assert found.pop("thesis.txt") and found == before
@@ -205,7 +206,7 @@ def test_what_is_added_to_the_earlier_result_while_it_is_replaced_is_named_and_l
     if taken:
         plant(Path(f"{out}~"))
     aside = folders.set_aside
-    monkeypatch.setattr(folders, "set_aside", lambda path: plant(path / "thesis.txt") or aside(path))
+    monkeypatch.setattr(folders, "set_aside", lambda path, *note: plant(path / "thesis.txt") or aside(path, *note))
     force(source, out)
     left = Path(f"{out}~2" if taken else f"{out}~")
     assert (left / "thesis.txt").read_text() == "years of work"
@@ -316,6 +317,28 @@ def test_restoring_never_overwrites_what_was_changed_since(source, tmp_path, nam
     (source / name).rename(tmp_path / "kept")
     restore(source)
     assert not (source / backups.BACKUP).exists()
+
+
+@pytest.mark.parametrize("act", [in_place, restore])
+def test_an_interruption_of_what_changes_in_place_waits_for_its_end_and_leaves_no_lock(source, monkeypatch, act):
+    before, acquire = tree(source), filelock.FileLock.acquire
+
+    def interrupted(*given, **named):
+        acquired = acquire(*given, **named)
+        signal.raise_signal(signal.SIGINT)
+        return acquired
+
+    if act is restore:
+        in_place(source)
+    with monkeypatch.context() as patched:
+        patched.setattr(filelock.FileLock, "acquire", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            act(source)
+    assert not (source / backups.BACKUP / ".lock").exists()
+    if act is in_place:
+        assert rope_type(source) == "yarn"
+        restore(source)
+    assert tree(source) == before
 
 
 def test_two_commands_do_not_change_one_checkpoint_at_once(source):

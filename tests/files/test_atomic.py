@@ -93,6 +93,10 @@ def test_the_next_writer_sweeps_what_a_killed_one_left_and_nothing_that_looks_al
     link.symlink_to(alike)
     atomic_write(path, "new")
     assert not any(each.exists() for each in ours)
+    ours = left_over(path)  # after the file had its name
+    with pytest.raises(ZeroDivisionError):
+        files.writable_file(path, raising(ZeroDivisionError()))
+    assert not any(each.exists() for each in ours)
     assert {*others, alike, link, path} == set(tmp_path.iterdir())
     assert alike.read_text() == "somebody's"
 
