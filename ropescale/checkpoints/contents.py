@@ -20,7 +20,12 @@ from .locating import read_config
 
 
 def new_files(
-    source: Path, name: str, plan: Plan, hub_id: str | None = None, to: str | None = None
+    source: Path,
+    name: str,
+    plan: Plan,
+    hub_id: str | None = None,
+    to: str | None = None,
+    origin: Path | None = None,
 ) -> dict[str, bytes]:
     """Returns the content of every changed file, except the record.
 
@@ -30,18 +35,13 @@ def new_files(
         plan: the plan of a schedule, or of the keys that the checkpoint lacks (see :func:`completed`).
         hub_id: the source's Hub id, if known.
         to: the target repository on the Hub, if known.
+        origin: the folder whose record belongs to the source's files. Default: the source.
     """
     files = {} if plan.planned is plan.original else {"config.json": as_json(plan.config, "config.json")}
     if plan.changes:
         card = model_card.card(source / "README.md", plan, name, to or "PATH")
         files["README.md"] = model_card.with_metadata(card, hub_id) if hub_id or to else card
-    path, record = source / "tokenizer_config.json", read_record(source)
-    limit = number(optional_json(path).get("model_max_length"))
-    if record and record.tokenizer_limit and limit == record.length:  # raised by the earlier patch
-        wanted = max(plan.length, record.tokenizer_limit)
-        tokenizer = None if wanted == limit else as_json({**read_json(path), "model_max_length": wanted}, path.name)
-    else:
-        tokenizer = raised_tokenizer(path, plan.length)
+    tokenizer = raised_tokenizer(source, plan.length, origin or source)
     return files | ({"tokenizer_config.json": tokenizer} if tokenizer else {})
 
 
@@ -51,12 +51,33 @@ def source_name(name: str) -> str:
     return path.resolve().name if path.is_dir() else name
 
 
-def raised_tokenizer(path: Path, length: int) -> bytes | None:
-    """Returns ``tokenizer_config.json`` with a raised ``model_max_length``, or None if it is absent or high enough."""
-    limit = number(optional_json(path).get("model_max_length"))
-    if limit is None or limit >= length:
+def raised_tokenizer(folder: Path, length: int, origin: Path) -> bytes | None:
+    """Returns ``tokenizer_config.json`` with a raised ``model_max_length``, or None if it is absent or stays.
+
+    Args:
+        origin: the folder whose record says what an earlier patch raised.
+    """
+    tokenizer, limit = optional_json(folder / _TOKENIZER), _makers_limit(folder, origin)
+    if limit is None or tokenizer[_LIMIT] == max(length, limit):
         return None
-    return as_json({**read_json(path), "model_max_length": length}, path.name)
+    return as_json({**tokenizer, _LIMIT: int(max(length, limit))}, _TOKENIZER)
+
+
+_TOKENIZER, _LIMIT = "tokenizer_config.json", "model_max_length"
+
+
+def _makers_limit(folder: Path, origin: Path) -> float | None:
+    """Returns the tokenizer's limit before an earlier patch, or None if it has none."""
+    limit, earlier = number(optional_json(folder / _TOKENIZER).get(_LIMIT)), read_record(origin)
+    if earlier and earlier.tokenizer_limit and limit == earlier.length:
+        return earlier.tokenizer_limit
+    return limit
+
+
+def raised_limit(folder: Path, length: int, origin: Path) -> dict[str, int]:
+    """Returns the record's entry for a tokenizer whose limit is raised to ``length``; empty for any other."""
+    limit = _makers_limit(folder, origin)
+    return {"tokenizer_limit": int(limit)} if limit and limit < length else {}
 
 
 def completed(source: Path, request: Request) -> Plan:
@@ -80,7 +101,7 @@ def completed(source: Path, request: Request) -> Plan:
     elif unread_by_v4(now):
         planned = Configuration.read(in_both_dialects(now))
         notes += ["the frequencies stay unchanged; transformers 4's keys are added to those of transformers 5"]
-    if raised_tokenizer(source / "tokenizer_config.json", length):
+    if raised_tokenizer(source, length, source):
         notes += [f"the frequencies stay unchanged; the tokenizer's model_max_length becomes {length}"]
     if not notes:
         raise ScheduleError("as-is changes nothing, so no file is written; name a schedule")
@@ -98,10 +119,7 @@ def record_of(source: Path, plan: Plan, name: str) -> dict[str, object]:
         return kept | {"length": plan.length, "undo": undo(plan.config, original_config(plan.original.raw, source))}
     content = read_bytes(source / "config.json")
     record = make_record(plan, source_name(name), content, None if plan.request.on_top else earlier)
-    limit = number(optional_json(source / "tokenizer_config.json").get("model_max_length"))
-    if earlier and earlier.tokenizer_limit and limit == earlier.length:
-        limit = earlier.tokenizer_limit
-    return record | ({"tokenizer_limit": int(limit)} if limit and limit < plan.length else {})
+    return record | raised_limit(source, plan.length, source)
 
 
 # --- Readable differences from the source's files

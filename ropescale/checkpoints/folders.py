@@ -311,9 +311,9 @@ def refuse_missing_shards(source: Path) -> None:
 
     An index that transformers does not read, because it finds other weights first, may name missing files.
     """
-    read = next((name for name in _READ_FIRST if os.path.exists(source / name)), None)
+    read = _read_first(source)
     for index, shards in shards_of(source):
-        if index.name in _READ_FIRST and index.name != read:
+        if index.name in _READ_FIRST and read not in (index.name, *shards):
             continue
         missing = sorted(name for name in shards if not os.path.exists(source / name))
         if missing:
@@ -329,16 +329,31 @@ _READ_FIRST = tuple(
 """The files from which transformers 5.23 loads weights; it reads the first that exists (modeling_utils.py)."""
 
 
+def _read_first(source: Path) -> str | None:
+    return next((name for name in _READ_FIRST if os.path.exists(source / name)), None)
+
+
 def two_sets(source: Path) -> Iterator[str]:
-    """Yields a warning if transformers and vLLM would load different weights: a whole file, and shards of an index."""
-    for index, shards in shards_of(source):
-        whole = index.name.removesuffix(".index.json")
-        if whole in ("model.safetensors", "pytorch_model.bin") and whole not in shards and (source / whole).exists():
-            present = sum(os.path.exists(source / name) for name in shards)
-            yield (
-                f"{source} has {whole}, and {index.name} names {len(shards)} other file(s), of which {present} exist: "
-                f"transformers loads {whole}, vLLM the files of the index; remove what does not belong to the model"
-            )
+    """Yields a warning if transformers and vLLM would load different weights.
+
+    vLLM 0.32 loads all ``*.safetensors`` that ``model.safetensors.index.json`` lists, or without it all, and only
+    without any the ``*.bin`` (default_loader.py). The makers' own form, ``consolidated*``, is left out.
+    """
+    indexes = {index.name: shards for index, shards in shards_of(source)}
+    read = _read_first(source)
+    names = [name for name in os.listdir(source) if is_weight(name) and not name.startswith("consolidated")]
+    tensors = {name for name in names if name.endswith(".safetensors")}
+    shards = indexes.get("model.safetensors.index.json", set())
+    listed = {name for name in shards if os.path.exists(source / name)}
+    served = {name for name in names if name.endswith(".bin")}
+    if tensors or listed:
+        served = listed if shards else tensors
+    if read and served != indexes.get(read, {read}):
+        shown = ", ".join(sorted(served)[:3]) or "nothing"
+        yield (
+            f"{source}: transformers loads {read}, vLLM {len(served)} file(s) ({cut(shown, 100)}); remove what does "
+            "not belong to the model"
+        )
 
 
 def shards_of(source: Path) -> list[tuple[Path, set[str]]]:

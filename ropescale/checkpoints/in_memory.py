@@ -28,7 +28,7 @@ from ..output.formatting import first_line
 from ..planning.plan import Plan, make_plan
 from ..record import as_json, make_record, original_config, read_record
 from ..request import Request
-from .contents import new_files, record_of, source_name
+from .contents import new_files, raised_limit, record_of, source_name
 from .locating import read_config
 
 if TYPE_CHECKING:
@@ -48,15 +48,22 @@ class SavedSchedule:
     """
 
     plan: Plan
-    record: Mapping[str, object]
+    record: dict[str, object]
     source: Path | None
     hub_id: str | None
 
     def write(self, folder: Path) -> None:
-        """Writes the files that patching changes, except the record, into a folder with the source's files."""
-        name = str(self.record["source"])
+        """Writes the files that patching changes, except the record, into a folder with the source's files.
+
+        The record gets the limit of the folder's tokenizer.
+        """
+        name, origin = str(self.record["source"]), self.source or folder
+        self.record.update(raised_limit(folder, self.plan.length, origin))
         config = as_json(self.plan.config, "config.json")
-        for each, content in {"config.json": config, **new_files(folder, name, self.plan, self.hub_id)}.items():
+        for each, content in {
+            "config.json": config,
+            **new_files(folder, name, self.plan, self.hub_id, origin=origin),
+        }.items():
             write_synced(folder / each, content)
 
 

@@ -194,7 +194,7 @@ def write_adapter_base(
             write_synced(path.parent / RECORD, as_json(saved.record, RECORD))
     if tokenizer is not None:
         save_pretrained(tokenizer, folder)
-    if raised := raised_tokenizer(folder / "tokenizer_config.json", saved.plan.length):
+    if raised := raised_tokenizer(folder, saved.plan.length, saved.source or folder):
         write_synced(folder / "tokenizer_config.json", raised)
     write_synced(folder / "README.md", model_card.adapter_card(folder / "README.md", saved.record))
     copy_mode(folder, "README.md")

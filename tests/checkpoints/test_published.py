@@ -6,6 +6,7 @@ import json
 import shutil
 
 import pytest
+from transformers import AutoModelForCausalLM
 
 import ropescale
 from ropescale.cli.main import main
@@ -35,6 +36,10 @@ def test_a_second_patch_ends_with_the_tokenizer_limit_of_the_first_from_the_orig
     for out, spec, start in ((first, "yarn:factor=8", source), (second, "yarn:factor=2", first)):
         ropescale.patch_checkpoint(start, None if in_place else out, spec, in_place=in_place)
     assert limit_of(second) == limit_of(once)
+    model = AutoModelForCausalLM.from_pretrained(first)
+    with ropescale.patch(model, "yarn:factor=2"):
+        ropescale.save(model, tmp_path / "saved")
+    assert limit_of(tmp_path / "saved") == limit_of(once)
     third = tmp_path / "third"
     ropescale.patch_checkpoint(second, third, "yarn:factor=4")
     ropescale.patch_checkpoint(third, tmp_path / "fourth", "yarn:factor=2")
@@ -49,19 +54,54 @@ def test_verify_says_when_the_tokenizer_cuts_later_than_the_schedule(source, tmp
     assert "model_max_length is 99,999, above the" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("absent", [True, False])
-def test_an_index_beside_a_whole_file_is_told_apart_as_transformers_reads_it(source, tmp_path, absent):
-    index = source / "model.safetensors.index.json"
-    index.write_text(json.dumps({"weight_map": {"a": "model-00001-of-00001.safetensors"}}))
-    if not absent:
-        shutil.copy(source / "model.safetensors", source / "model-00001-of-00001.safetensors")
-    done = ropescale.patch_checkpoint(source, tmp_path / "out", "yarn:factor=2")
-    [warning] = [text for text in done.warnings if "vLLM the files of the index" in text]
-    assert f"of which {int(not absent)} exist: transformers loads model.safetensors" in warning
-    (source / "model.safetensors").unlink()
-    if absent:
-        with pytest.raises(CheckpointError, match="lacks 1 of the 1 files"):
-            ropescale.patch_checkpoint(source, tmp_path / "two", "yarn:factor=2")
+WHOLE, BIN, SHARD, SHARD_BIN = "model.safetensors", "pytorch_model.bin", "model-1.safetensors", "pytorch_model-1.bin"
+
+
+@pytest.mark.parametrize(
+    ("names", "index", "shards", "said"),
+    [
+        ([WHOLE], WHOLE, [SHARD], f"transformers loads {WHOLE}, vLLM 0 file(s) (nothing)"),
+        ([WHOLE, SHARD], WHOLE, [SHARD], f"transformers loads {WHOLE}, vLLM 1 file(s) ({SHARD})"),
+        (
+            [WHOLE, "old.safetensors"],
+            None,
+            [],
+            f"transformers loads {WHOLE}, vLLM 2 file(s) ({WHOLE}, old.safetensors)",
+        ),
+        ([BIN, "old.safetensors"], None, [], f"transformers loads {BIN}, vLLM 1 file(s) (old.safetensors)"),
+        ([BIN, SHARD_BIN], BIN, [SHARD_BIN], f"transformers loads {BIN}, vLLM 2 file(s) ({SHARD_BIN}, {BIN})"),
+        ([BIN, SHARD], WHOLE, [SHARD], None),
+        ([WHOLE, SHARD_BIN], BIN, [SHARD_BIN], None),
+        ([WHOLE, BIN, "consolidated.safetensors"], None, [], None),
+        ([BIN], BIN, [SHARD_BIN], None),
+        ([BIN], None, [], None),
+        ([SHARD_BIN], BIN, [SHARD_BIN], None),
+        ([SHARD, SHARD_BIN], BIN, [SHARD_BIN, "lost.bin"], "lacks 1 of the 2 files in pytorch_model.bin.index.json"),
+        ([SHARD], WHOLE, [SHARD, "lost.safetensors"], "lacks 1 of the 2 files in model.safetensors.index.json"),
+        ([WHOLE], WHOLE, [WHOLE, "lost.safetensors"], "lacks 1 of the 2 files in model.safetensors.index.json"),
+    ],
+)
+def test_of_two_sets_of_weights_those_that_transformers_and_vllm_load_are_told_apart(
+    source, tmp_path, names, index, shards, said
+):
+    (source / WHOLE).unlink()
+    for name in names:
+        (source / name).write_bytes(b"weights")
+    if index:
+        content = {"weight_map": {str(number): name for number, name in enumerate(shards)}}
+        (source / f"{index}.index.json").write_text(json.dumps(content))
+    if said and said.startswith("lacks"):
+        with pytest.raises(CheckpointError, match=said):
+            ropescale.patch_checkpoint(source, tmp_path / "out", "yarn:factor=2")
+        return
+    warnings = ropescale.patch_checkpoint(source, tmp_path / "out", "yarn:factor=2").warnings
+    assert [text for text in warnings if "transformers loads" in text] == (
+        [] if said is None else [said_of(source, said)]
+    )
+
+
+def said_of(source, said):
+    return f"{source}: {said}; remove what does not belong to the model"
 
 
 def test_a_weight_file_that_links_out_of_the_folder_is_not_uploaded(source, tmp_path):

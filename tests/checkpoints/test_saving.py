@@ -157,7 +157,7 @@ def test_a_model_that_was_loaded_with_its_schedule_keeps_the_record(source, tmp_
 
 def test_what_cannot_be_saved_is_refused_in_one_line_and_leaves_nothing(source, tmp_path):
     model = loaded(source)
-    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "notes").mkdir(parents=True)
 
     def refused(reason: str, given: Any = model, out: Path = tmp_path / "out") -> None:
         with pytest.raises(RopescaleError, match=reason):
@@ -182,7 +182,7 @@ def test_what_cannot_be_saved_is_refused_in_one_line_and_leaves_nothing(source, 
         refused("cannot be saved")
         model.model.rotary_emb.inv_freq.mul_(2)
         refused("no longer live")
-    assert sorted(os.listdir(tmp_path)) == ["source", "there"] and not os.listdir(tmp_path / "there")
+    assert sorted(os.listdir(tmp_path)) == ["source", "there"] and os.listdir(tmp_path / "there") == ["notes"]
 
 
 # ---------------------------------------------------------------------------------------------------------
