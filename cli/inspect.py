@@ -42,13 +42,7 @@ def command(model: str, schedules: tuple[str, ...], plot: str | None, as_json: b
 
 def _text(inspection: Inspection | Inspections, layers: Iterable[Sequence[Geometry]]) -> str:
     """Returns the model's lengths, and the page of each layer type."""
-    first = next(iter(inspection.inspections.values())) if hasattr(inspection, "inspections") else inspection
-    rows = []
-    if lengths := first.lengths:
-        rows = [("trained", lengths.trained), ("served", lengths.served), *(("also stated", o) for o in lengths.others)]
-    cells = [[name, f"{each.tokens:,} tokens", each.key] for name, each in rows]
-    if first.tokenizer_limit is not None:
-        cells.append(["tokenizer", f"{first.tokenizer_limit:,.0f} tokens", "tokenizer_config.json: model_max_length"])
+    cells = [[name, f"{each.tokens:,} tokens", each.key] for name, each in inspection.lengths.rows()]
     return "\n\n".join([markdown(["length", "tokens", "from"], cells), *map(_page, layers)])
 
 

@@ -14,7 +14,18 @@ from ..rope import Rope
 from . import class_defaults
 from .class_defaults import ALL_LAYERS, PARTIAL_NAMES, THETA_NAMES
 from .families import Family, family
-from .finding import Lengths, Path, StatedLength, at, find_section, is_length, lengths_in, originals_in, placed
+from .finding import (
+    LENGTH_KEYS,
+    ORIGINAL,
+    Lengths,
+    Path,
+    StatedLength,
+    at,
+    find_section,
+    lengths_in,
+    originals_in,
+    placed,
+)
 from .parameters import check_theta, read_parameters
 from .section import LARGEST, Parameters, Section, check_head, check_parameters, is_name, share, theta, whole
 
@@ -99,42 +110,31 @@ class Configuration:
         Raises:
             ConfigError: as for :attr:`ropes`.
         """
-        trained = max((self._trained(rope) for rope in self.ropes.values()), key=_tokens)
-        served = max((self._served(rope, trained) for rope in self.ropes.values()), key=_tokens)
-        accounted = {trained.tokens, served.tokens, self.max_length}
-        others = [*lengths_in(self.section), *originals_in(self.section)]
-        others = [each for each in others if each.key != self.text.maximum_name]
-        odd = [each for each in others if each.tokens not in accounted]
-        products = [self._product(rope, trained) for rope in self.ropes.values()]
-        odd += [each for each in products if each and each.tokens not in accounted]
-        confirmed = {each.tokens for each in others} & {served.tokens} - {self.max_length}
-        doubts = [f"the trained length is {trained}, or {each}" for each in odd if not self.is_scaled]
-        if self.is_scaled and not (confirmed or self.stated_length or self._is_recorded):
-            doubts = [f"the trained length is {trained}, or shorter by the factor"]
-        served_doubts = [f"the served length is {served}, or {each}" for each in odd]
-        outer = (
-            []
-            if not self.path
-            else [StatedLength(each.tokens, f"top level: {each.key}") for each in _of_file(self.raw)]
-        )
-        stated = self.stated_length is not None
-        return Lengths(
-            trained,
-            served,
-            (*others, *outer),
-            "" if stated or not doubts else doubts[0],
-            "" if stated or not served_doubts else served_doubts[0],
-        )
-
-    @property
-    def _is_recorded(self) -> bool:
-        return all(
-            rope.scaling.get(_ORIGINAL)
-            or rope.original_length != rope.max_length
-            or rope.scaling["rope_type"] == "dynamic"
-            for rope in self.ropes.values()
-            if rope.is_scaled
-        )
+        text, ropes, limit = self.text, self.ropes.values(), self.max_length
+        maximum = StatedLength(limit, self._maximum_key)
+        trained = max(map(self._trained, ropes), key=_tokens)
+        stated = [
+            each for each in [*lengths_in(self.section), *originals_in(self.section)] if each.key != text.maximum_name
+        ]
+        products = [product for rope in ropes if (product := _product(rope, trained.key))]
+        is_left = self.family.trained.get(limit, limit) == trained.tokens  # the maximum stays the original
+        served = max([maximum, *(products if is_left else ())], key=_tokens)
+        agreeing = {trained.tokens, served.tokens, limit}
+        odd = next((f"{each}" for each in [*stated, *products] if each.tokens not in agreeing), "")
+        scaled = {rope.scaling["rope_type"] for rope in ropes if rope.is_scaled}
+        is_confirmed = served.tokens != limit and any(each.tokens == served.tokens for each in stated)
+        if scaled:
+            unrecorded = scaled != {"dynamic"} and trained.key == maximum.key and not is_confirmed
+            other = "shorter by the factor" if unrecorded else ""
+        else:
+            other = odd
+        doubts = []
+        for name, reading, another in (("trained", trained, other), ("served", served, odd)):
+            is_clear = self.stated_length is not None or not another
+            doubts.append("" if is_clear else f"the {name} length is {reading}, or {another}")
+        outer = lengths_in(self.raw, ("max_position_embeddings", *LENGTH_KEYS)) if self.path else []
+        others = [*stated, *(StatedLength(each.tokens, f"top level: {each.key}") for each in outer)]
+        return Lengths(trained, served, tuple(others), *doubts)
 
     def _trained(self, rope: Rope) -> StatedLength:
         """Returns a layer type's trained length and what states it."""
@@ -142,7 +142,7 @@ class Configuration:
         if self.stated_length is not None:
             return StatedLength(length, "as given")
         inner = f"{where}.{rope.layer_type}" if self.text.is_nested else where
-        stated = {_ORIGINAL: self.section.get(_ORIGINAL), f"{inner}.{_ORIGINAL}": rope.scaling.get(_ORIGINAL)}
+        stated = {ORIGINAL: self.section.get(ORIGINAL), f"{inner}.{ORIGINAL}": rope.scaling.get(ORIGINAL)}
         stated |= {each.key: each.tokens for each in originals_in(self.section)}
         stated[self._maximum_key] = rope.max_length
         other = "its model card" if rope.max_length in self.family.trained else "another layer type or a class default"
@@ -154,20 +154,6 @@ class Configuration:
         if self.text.maximum is None:
             return "as given"
         return name if self.section.get(name) else f"{name}, the default of {self.model_type}"
-
-    def _product(self, rope: Rope, trained: StatedLength) -> StatedLength | None:
-        """Returns factor x original for a rope type whose maximum may stay the original; None for others."""
-        factor = rope.scaling.get("factor")
-        multiplied = rope.is_scaled and rope.scaling["rope_type"] in (*MAXIMUM_STAYS, "yarn")
-        if not multiplied or not isinstance(factor, (int, float)) or not 1 < factor <= LARGEST / rope.original_length:
-            return None
-        return StatedLength(round(factor * rope.original_length), f"factor {factor:g} x {trained.key}")
-
-    def _served(self, rope: Rope, trained: StatedLength) -> StatedLength:
-        """Returns a layer type's served length: the maximum, or factor x original if the maximum is the original."""
-        left = self.family.trained.get(rope.max_length, rope.max_length) == rope.original_length
-        product = self._product(rope, trained) if left else None
-        return product or StatedLength(rope.max_length, self._maximum_key)
 
     @property
     def layer_types(self) -> set[str]:
@@ -253,7 +239,7 @@ class Configuration:
         A length at the top level takes precedence over a length in the parameters, as in transformers. A length that is
         recorded only for one layer type also applies to the other types.
         """
-        name, text = _ORIGINAL, self.text
+        name, text = ORIGINAL, self.text
         top, inner, where = text.stated.get(name), parameters.get(name), "at the top level"
         if top is None and parameters["rope_type"] == "longrope":  # Phi-3's class has a top-level default
             top, where = text.defaults.get(name), f"by {text.model_type}'s default (state it at the top level)"
@@ -268,22 +254,21 @@ class Configuration:
         recorded = next((each for each in (top, inner, beside) if each is not None), None)
         if recorded is not None:
             return whole(recorded, name)
-        parts = [each.tokens for each in originals_in(self.section)]
-        return next(iter(parts), text.family.trained.get(max_length, max_length))
-
-
-_ORIGINAL = "original_max_position_embeddings"
+        usual = text.family.trained.get(max_length, max_length)
+        return next(map(_tokens, originals_in(self.section)), usual)
 
 
 def _tokens(reading: StatedLength) -> int:
     return reading.tokens
 
 
-def _of_file(raw: Mapping[str, object]) -> list[StatedLength]:
-    """Returns the lengths at the top level, beside the language model's section."""
-    stated = [*lengths_in(raw)]
-    maximum = raw.get("max_position_embeddings")
-    return [*stated, StatedLength(int(str(maximum)), "max_position_embeddings")] if is_length(maximum) else stated
+def _product(rope: Rope, key: str) -> StatedLength | None:
+    """Returns factor x original for a rope type whose maximum may stay the original; None for others."""
+    kind, factor = rope.scaling["rope_type"], rope.scaling.get("factor")
+    is_multiplied = kind in (*MAXIMUM_STAYS, "yarn") and isinstance(factor, (int, float))
+    if not is_multiplied or not 1 < factor <= LARGEST / rope.original_length:
+        return None
+    return StatedLength(round(factor * rope.original_length), f"factor {factor:g} x {key}")
 
 
 def read_rope(config: Mapping[str, object], original_length: int | None = None) -> dict[str, Rope]:
@@ -379,10 +364,9 @@ def widened(configuration: Configuration, length: int) -> Configuration:
                 "target_length",
             )
         # what transformers would derive from the old maximum
-        derived = {"factor": rope.max_length / rope.original_length} if kind in ("yarn", "longrope") else {}
-        if kind in ("yarn", "longrope", "llama3"):
-            derived |= {_ORIGINAL: rope.original_length}
-        parameters[key] = derived | dict(rope.scaling)
+        derived = {"factor": rope.max_length / rope.original_length, ORIGINAL: rope.original_length}
+        stated = {name: value for name, value in rope.scaling.items() if value is not None}
+        parameters[key] = {**(derived if kind in ("yarn", "longrope", "llama3") else {}), **stated}
     return Configuration.read(write_rope(configuration, Scaling(parameters, length, original)))
 
 

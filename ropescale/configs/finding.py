@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from . import class_defaults
 
 Path = tuple[str, ...]
 """The keys that lead to a section; empty for the top level."""
 
+ORIGINAL = "original_max_position_embeddings"
 LENGTH_KEYS = (
     "model_max_length max_sequence_length max_seq_length max_seq_len seq_length seq_len n_positions n_ctx".split()
 )
@@ -18,9 +20,12 @@ LENGTH_KEYS = (
 LONGEST_STATED = 2**40
 """A larger value means that there is no limit."""
 
-_THINKER = ("thinker_config", "text_config")
-_SIZES = (("hidden_size", "n_embd", "d_model"), ("num_attention_heads", "n_head", "n_heads"))
-_OF_TEXT = {"vocab_size", "max_position_embeddings", "rope_theta", "rope_scaling", "rope_parameters", *LENGTH_KEYS}
+_USUAL: tuple[Path, ...] = (("thinker_config", "text_config"), ("text_config",))
+_TEXT_KEYS = (
+    {"hidden_size", "n_embd", "d_model"},
+    {"num_attention_heads", "n_head", "n_heads"},
+    {"vocab_size", "max_position_embeddings", "rope_theta", "rope_scaling", "rope_parameters", *LENGTH_KEYS},
+)
 _NOT_TEXT = ("vision", "visual", "vit", "audio", "speech", "image", "video", "token2wav", "code2wav", "quantization")
 _DEPTH = 3
 
@@ -38,14 +43,15 @@ class StatedLength:
 
 @dataclass(frozen=True)
 class Lengths:
-    """What a configuration says about its context.
+    """What the files of a model say about its context.
 
     Attributes:
         trained: the context before any scaling.
         served: the context that the file is meant to be served with.
-        others: further lengths that the file states.
+        others: further lengths that ``config.json`` states.
         doubt: why ``trained`` may be another, or "".
         served_doubt: why ``served`` may be another, or "".
+        tokenizer: the limit of the tokenizer.
     """
 
     trained: StatedLength
@@ -53,12 +59,23 @@ class Lengths:
     others: tuple[StatedLength, ...] = ()
     doubt: str = ""
     served_doubt: str = ""
+    tokenizer: StatedLength | None = None
+
+    def start(self, on_top: bool) -> tuple[StatedLength, str]:
+        """Returns the length that a schedule starts from, and why it may be another ("" if it is clear)."""
+        return (self.served, self.served_doubt) if on_top else (self.trained, self.doubt)
+
+    def rows(self) -> list[tuple[str, StatedLength]]:
+        """Returns every length with what it is."""
+        named = [("trained", self.trained), ("served", self.served), *(("also stated", each) for each in self.others)]
+        return [*named, ("tokenizer", self.tokenizer)] if self.tokenizer else named
 
     def to_dict(self) -> dict[str, object]:
         """Returns the lengths as plain data."""
         named = {"trained": self.trained, "served": self.served}
         found: dict[str, object] = {name: {"tokens": each.tokens, "from": each.key} for name, each in named.items()}
-        return found | {"others": {each.key: each.tokens for each in self.others}}
+        others = {each.key: each.tokens for each in self.others}
+        return found | {"others": others, "tokenizer": self.tokenizer.tokens if self.tokenizer else None}
 
 
 def find_section(config: Mapping[str, object]) -> tuple[Path, str]:
@@ -67,39 +84,33 @@ def find_section(config: Mapping[str, object]) -> tuple[Path, str]:
     A class of transformers reads the top level or ``text_config``. For other types, the one section that looks like a
     language model's is taken; two that do are named in a refusal, because their code is not known.
     """
-    known = class_defaults.load()
-    model_type = str(config.get("model_type"))
+    known, model_type = class_defaults.load(), str(config.get("model_type"))
     if model_type in known:
-        return (("text_config",) if (known[model_type] or {}).get("text") else ()), ""
-    thinker = config.get(_THINKER[0])
-    if isinstance(thinker, Mapping) and isinstance(thinker.get(_THINKER[1]), Mapping):
-        return _THINKER, ""
-    if isinstance(config.get("text_config"), Mapping):
-        return ("text_config",), ""
-    paths = [*sections_in(config)]
-    if len(paths) > 1:
-        names = " and ".join(".".join(path) or "the top level" for path in paths)
-        return paths[0], (
-            f"config.json describes a language model in {names}, and which of them the code of model type "
-            f"{model_type[:60]!r} reads is not known; nothing is read or changed"
-        )
-    return (paths[0] if paths else ()), ""
+        return (("text_config",) if "text" in (known[model_type] or {}) else ()), ""
+    usual = next((path for path in _USUAL if isinstance(at(config, path), Mapping)), None)
+    paths = [*sections_in(config)] if usual is None else [usual]
+    if len(paths) < 2:
+        return (*paths, ())[0], ""
+    names = " and ".join(map(dotted, paths))
+    return paths[0], (
+        f"config.json describes a language model in {names}, and which of them the code of model type "
+        f"{model_type[:60]!r} reads is not known; nothing is read or changed"
+    )
 
 
 def sections_in(config: Mapping[str, object], path: Path = ()) -> Iterator[Path]:
     """Yields the paths of the sections that look like a language model's configuration."""
-    if _is_text(config):
+    entry = class_defaults.load().get(str(config.get("model_type"))) or {"text": ""}
+    if "text" not in entry or not any(names.isdisjoint(config) for names in _TEXT_KEYS):
         yield path
     for name, value in config.items():
-        inner = isinstance(value, Mapping) and len(path) < _DEPTH and not any(word in name for word in _NOT_TEXT)
-        if isinstance(value, Mapping) and inner:
+        if isinstance(value, Mapping) and len(path) < _DEPTH and not any(word in name for word in _NOT_TEXT):
             yield from sections_in(value, (*path, name))
 
 
-def _is_text(section: Mapping[str, object]) -> bool:
-    entry = class_defaults.load().get(str(section.get("model_type"))) or {}
-    has_sizes = all(any(name in section for name in names) for names in _SIZES)
-    return bool(entry and "text" not in entry) or (has_sizes and not _OF_TEXT.isdisjoint(section))
+def dotted(path: Path) -> str:
+    """Returns a path as text."""
+    return ".".join(path) or "the top level"
 
 
 def at(config: Mapping[str, object], path: Path) -> object:
@@ -118,21 +129,17 @@ def placed(config: object, path: Path, section: Mapping[str, object]) -> dict[st
     return {**outer, path[0]: placed(outer.get(path[0]), path[1:], section)}
 
 
-def lengths_in(section: Mapping[str, object]) -> Iterator[StatedLength]:
-    """Yields the lengths that a section states beside ``max_position_embeddings``, by key."""
-    for name in LENGTH_KEYS:
-        if is_length(section.get(name)):
-            yield StatedLength(int(str(section[name])), name)
+def lengths_in(section: Mapping[str, object], keys: Sequence[str] = LENGTH_KEYS) -> list[StatedLength]:
+    """Returns the lengths that a section states, by default beside ``max_position_embeddings``."""
+    return [StatedLength(value, name) for name in keys if is_length(value := section.get(name))]
 
 
-def originals_in(section: Mapping[str, object]) -> Iterator[StatedLength]:
-    """Yields the original lengths that other parts of a section state, such as ``dual_chunk_attention_config``."""
-    key = "original_max_position_embeddings"
-    for name, part in section.items():
-        if "rope" not in name and isinstance(part, Mapping) and is_length(part.get(key)):
-            yield StatedLength(int(str(part[key])), f"{name}.{key}")
+def originals_in(section: Mapping[str, object]) -> list[StatedLength]:
+    """Returns the original lengths that other parts of a section state, such as ``dual_chunk_attention_config``."""
+    parts = [(name, part) for name, part in section.items() if "rope" not in name and isinstance(part, Mapping)]
+    return [StatedLength(value, f"{name}.{ORIGINAL}") for name, part in parts if is_length(value := part.get(ORIGINAL))]
 
 
-def is_length(value: object) -> bool:
+def is_length(value: object) -> TypeGuard[int]:
     """Whether a value states a length in tokens; an absurdly large one states that there is no limit."""
     return isinstance(value, int) and not isinstance(value, bool) and 1 < value <= LONGEST_STATED

@@ -200,18 +200,17 @@ class Section:
             "max_position_embeddings": self.maximum,
         }
         names = [name for name, value in fields.items() if not value]
-        is_alone = names == ["max_position_embeddings"]
-        what = f"the configuration of model type {brief(self.model_type)}"
+        what, is_alone = (
+            f"the configuration of model type {brief(self.model_type)}",
+            names == ["max_position_embeddings"],
+        )
         if not self.is_known:
             return ConfigError(
                 f"{what}, whose defaults ropescale does not know, lacks {', '.join(names)}; its own code may compute "
                 "this from other keys, so nothing is read or changed"
             )
-        return ConfigError(
-            f"{what} lacks {', '.join(names)}; add {'it' if len(names) == 1 else 'them'} to config.json"
-            f"{', or give the original length' if is_alone else ''}",
-            *(["original_length"] if is_alone else []),
-        )
+        advice = "it to config.json, or give the original length" if is_alone else "them to config.json"
+        return ConfigError(f"{what} lacks {', '.join(names)}; add {advice}", *(["original_length"] if is_alone else []))
 
 
 def normalised(parameters: Mapping[str, object]) -> Parameters:

@@ -12,7 +12,7 @@ from ..adapters import Adapter, find_loadable, on_base_shown
 from ..checkpoints.contents import number
 from ..checkpoints.locating import read_config
 from ..configs.configuration import ONLY_V5_KEYS, Configuration
-from ..configs.finding import Lengths
+from ..configs.finding import Lengths, StatedLength
 from ..configs.section import LARGEST
 from ..engines.transformers4 import is_met
 from ..errors import ScheduleError
@@ -41,19 +41,17 @@ class Inspection:
         geometries: the geometry of each rotating layer type.
         warnings: pitfalls in the files and remarks on the computation of the schedule, one sentence per warning.
         notes: further remarks, one sentence per note.
-        used: the options that affected the result.
         lengths: the trained and the served length, with the keys that state them.
-        tokenizer_limit: the tokenizer's ``model_max_length``.
+        used: the options that affected the result.
     """
 
     model: str
     model_type: str
     geometries: tuple[Geometry, ...]
     warnings: tuple[str, ...]
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...]
+    lengths: Lengths
     used: frozenset[str] = field(default=frozenset(), repr=False)
-    lengths: Lengths | None = None
-    tokenizer_limit: float | None = None
 
     @property
     def layers(self) -> dict[str, list[Geometry]]:
@@ -65,7 +63,7 @@ class Inspection:
         return {
             "model": self.model,
             "model_type": self.model_type,
-            "lengths": lengths_of(self),
+            "lengths": self.lengths.to_dict(),
             "warnings": list(self.warnings),
             "layers": {each.layer_type: each.to_dict() for each in self.geometries},
         }
@@ -84,6 +82,11 @@ class Inspections:
     inspections: Mapping[str, Inspection]
     notes: tuple[str, ...] = ()
     names: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def lengths(self) -> Lengths:
+        """The lengths of the model."""
+        return next(iter(self.inspections.values())).lengths
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -114,7 +117,7 @@ class Inspections:
         return {
             "model": first.model,
             "model_type": first.model_type,
-            "lengths": lengths_of(first),
+            "lengths": self.lengths.to_dict(),
             "warnings": list(self.warnings),
             "schedules": schedules,
         }
@@ -219,7 +222,7 @@ def _inspecting(model: object, revision: str | None) -> Callable[[Request], Insp
         now = Configuration.read(configuration_of(model, schedule, request.on_top), request.original_length)
         plan = _plan(now, request)
         geometries = _geometries(now, now, plan, request.target_length)
-        return Inspection(type(model).__name__, now.model_type, geometries, (), used=_used(plan), lengths=now.lengths)
+        return Inspection(type(model).__name__, now.model_type, geometries, (), (), now.lengths, _used(plan))
 
     return unsaved
 
@@ -244,22 +247,10 @@ def _inspected(model: str, folder: Path, adapter: Adapter | None, request: Reque
     geometries = _geometries(now, before, plan, request.target_length or (_meant_for(files) if stays else None))
     # Patching with the schedule removes this pitfall.
     found = [each for each in traps(now, files) if stays or each != ONLY_V5_KEYS]
-    limit = number(files.get("tokenizer_config.json", {}).get("model_max_length"))
-    return Inspection(
-        str(model),
-        now.model_type,
-        geometries,
-        (*found, *remarks),
-        used=_used(plan),
-        lengths=now.lengths,
-        tokenizer_limit=limit if limit is not None and 0 < limit <= LARGEST else None,
-    )
-
-
-def lengths_of(inspection: Inspection) -> dict[str, object]:
-    """Returns the lengths of a model as plain data."""
-    stated = inspection.lengths.to_dict() if inspection.lengths else {}
-    return {**stated, "tokenizer": inspection.tokenizer_limit}
+    lengths, limit = now.lengths, number(files.get("tokenizer_config.json", {}).get("model_max_length"))
+    if limit is not None and 0 < limit <= LARGEST:
+        lengths = replace(lengths, tokenizer=StatedLength(int(limit), "tokenizer_config.json: model_max_length"))
+    return Inspection(str(model), now.model_type, geometries, (*found, *remarks), (), lengths, _used(plan))
 
 
 def _used(plan: Plan | None) -> frozenset[str]:
@@ -271,10 +262,8 @@ def _plan(configuration: Configuration, request: Request) -> Plan | None:
         request.refuse_without_schedule("original_length", "target_length")
         return None
     replaced = request.replace_scaling or (configuration.is_scaled and not request.on_top)
-    given, lengths = request.original_length, configuration.lengths
-    if given is None and not is_as_is(request.spec):  # inspecting never asks; the lengths are shown with their keys
-        given = lengths.served.tokens if request.on_top and lengths.served_doubt else given
-        given = lengths.trained.tokens if lengths.doubt and not request.on_top else given
+    start, doubt = configuration.lengths.start(request.on_top)
+    given = start.tokens if doubt else request.original_length  # inspecting never asks
     return make_plan(configuration.raw, replace(request, replace_scaling=replaced, original_length=given))
 
 
@@ -360,8 +349,7 @@ def _scaling_traps(configuration: Configuration, patched: bool) -> Iterator[str]
 
 def _limit_traps(configuration: Configuration, files: Files) -> Iterator[str]:
     lengths = configuration.lengths
-    if lengths.doubt or lengths.served_doubt:
-        doubt = lengths.doubt or lengths.served_doubt
+    if doubt := lengths.doubt or lengths.served_doubt:
         yield f"config.json has two readings: {doubt}; a patch that depends on it asks for the original length"
     text, longest, meant = configuration.section, configuration.max_length, _meant_for(files)
     what = "max_position_embeddings"
