@@ -55,7 +55,7 @@ def export(
     checked(folder)
     name = argument(local_path(model)) if local_path(model).is_dir() else str(model)
     if request.spec is None:
-        request.refuse_without_schedule()
+        refuse_unused(request, ())
         done, serving, request = _stored(ENGINES[engine], name, folder, revision)
     else:
         done, serving, request = _under_schedule(ENGINES[engine], name, folder, revision, request)

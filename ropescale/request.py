@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypedDict, Unpack
 
-from .errors import ConfigError, ScheduleError
+from .errors import ConfigError
 from .lengths import parse_length
 from .schedules.base import suggest
 
@@ -73,12 +73,6 @@ class Request:
         """Returns the names of the options that differ from their defaults."""
         usual = Request(self.spec)
         return [name for name in RequestOptions.__annotations__ if getattr(self, name) != getattr(usual, name)]
-
-    def refuse_without_schedule(self, *allowed: str) -> None:
-        """Raises ScheduleError for the first given option that is not in ``allowed``, because it needs a schedule."""
-        for name in self.given():
-            if name not in allowed:
-                raise ScheduleError(f"{name} needs a schedule; name one, such as yarn, or leave it out", name)
 
 
 def refuse_unknown(function: str, given: Iterable[str], known: Collection[str]) -> None:

@@ -222,7 +222,9 @@ def _inspecting(model: object, revision: str | None) -> Callable[[Request], Insp
         now = Configuration.read(configuration_of(model, schedule, request.on_top), request.original_length)
         plan = _plan(now, request)
         geometries = _geometries(now, now, plan, request.target_length)
-        return Inspection(type(model).__name__, now.model_type, geometries, (), (), now.lengths, _used(plan))
+        return Inspection(
+            type(model).__name__, now.model_type, geometries, (), (), now.lengths, _used(plan, geometries)
+        )
 
     return unsaved
 
@@ -250,16 +252,17 @@ def _inspected(model: str, folder: Path, adapter: Adapter | None, request: Reque
     lengths, limit = now.lengths, number(files.get("tokenizer_config.json", {}).get("model_max_length"))
     if limit is not None and 0 < limit <= LARGEST:
         lengths = replace(lengths, tokenizer=StatedLength(int(limit), "tokenizer_config.json: model_max_length"))
-    return Inspection(str(model), now.model_type, geometries, (*found, *remarks), (), lengths, _used(plan))
+    return Inspection(str(model), now.model_type, geometries, (*found, *remarks), (), lengths, _used(plan, geometries))
 
 
-def _used(plan: Plan | None) -> frozenset[str]:
-    return frozenset({"original_length", "target_length"} | (plan.used if plan else set()))
+def _used(plan: Plan | None, geometries: Iterable[Geometry]) -> frozenset[str]:
+    """Returns the options that affect what is shown; the turns of a scaled layer are counted at the target length."""
+    used = {"original_length"} | (plan.used if plan else set())
+    return frozenset(used | {"target_length"} if any(each.frequencies for each in geometries) else used)
 
 
 def _plan(configuration: Configuration, request: Request) -> Plan | None:
     if request.spec is None:
-        request.refuse_without_schedule("original_length", "target_length")
         return None
     replaced = request.replace_scaling or (configuration.is_scaled and not request.on_top)
     start, doubt = configuration.lengths.start(request.on_top)

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..configs.class_defaults import ALL_LAYERS
 from ..configs.configuration import Configuration, Scaling, write_rope
+from ..configs.finding import dotted, sections_in
 from ..errors import ScheduleError
 from ..output.formatting import brief, listed, size
 from ..request import Request
@@ -267,11 +268,13 @@ def refuse_unused(request: Request, used: Collection[str]) -> None:
     Raises:
         ScheduleError: an option has no effect; the message says why.
     """
-    idle = next((name for name in request.given() if name not in used), None)
-    if idle is not None:
-        kept = request.spec is not None and is_as_is(request.spec)
-        why = "as-is keeps the frequencies" if kept else _WITHOUT_EFFECT[idle]
-        raise ScheduleError(f"{idle} has no effect: {why}; leave it out", idle)
+    for name in request.given():
+        if name in used:
+            continue
+        if request.spec is None:
+            raise ScheduleError(f"{name} needs a schedule; name one, such as yarn, or leave it out", name)
+        why = "as-is keeps the frequencies" if is_as_is(request.spec) else _WITHOUT_EFFECT[name]
+        raise ScheduleError(f"{name} has no effect: {why}; leave it out", name)
 
 
 def share_of(spec: ParsedSpec, request: Request) -> Request:
@@ -315,6 +318,9 @@ def _notes_on_start(
             f"{name} {brief(value)} is left out of the new configuration: {configuration.model_type} rotates whole "
             "heads and does not read it, but transformers' scaled rope types would read it"
         )
+    sections = [dotted(path) for path in sections_in(configuration.raw) if path != configuration.path]
+    if sections:
+        yield f"unchanged, though it describes a language model: {listed(sections)}"
     if untouched := [key for key in ropes if key not in layers]:
         yield f"unchanged layers: {listed(untouched)}"
     if request.replace_scaling:

@@ -117,7 +117,9 @@ def test_a_model_that_was_never_on_disk_is_saved_as_if_it_had_been(tmp_path):
         ropescale.save(model, tmp_path / "saved", tokenizer=tiny.byte_tokenizer())
     source = tiny.checkpoint(tmp_path / "LlamaForCausalLM")
     ropescale.patch_checkpoint(source, tmp_path / "patched", "yarn:factor=4")
-    assert contents(tmp_path / "saved") == contents(tmp_path / "patched")
+    saved, patched = contents(tmp_path / "saved"), contents(tmp_path / "patched")
+    assert patched["ropescale.json"].pop("tokenizer_limit") == 64  # of the tokenizer's file, which the model never had
+    assert saved == patched
 
 
 def test_what_was_trained_and_changed_since_is_saved_and_stock_transformers_reads_it(source, tmp_path):

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
+import read_configs
 import torch
 from configurations import LLAMA, LLAMA31, PHI3_128K, plain, write_checkpoint
 from rotary_modules import stock_tables
+from transformers import AutoConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 import ropescale
 from ropescale.errors import ConfigError
@@ -121,6 +124,7 @@ def test_as_is_with_a_target_length_widens_the_window_and_keeps_the_table(name, 
     assert torch.equal(kept, table) and scale == same
     assert inspect(tmp_path / "P").lengths.served.tokens == length
     assert inspect(tmp_path / "P").lengths.trained.tokens == inspect(folder).lengths.trained.tokens
+    assert "live: yes" in ran("verify", tmp_path / "P").out
     for words in [] if name == "a draft head" else (["P"], ["M", "--schedule", "as-is", "--target-length", length]):
         assert f"{length}" in ran("export", tmp_path / words[0], "--for", "vllm", "--command-only", *words[1:]).out
     assert json.loads((tmp_path / "P/ropescale.json").read_text())["length"] == length
@@ -154,13 +158,28 @@ def test_a_language_models_section_is_read_and_written_under_its_own_name(model_
     config = LLAMA
     for name in reversed(path):
         config = {name: config}
-    folder = write_checkpoint(tmp_path / "M", {"model_type": model_type, **config, **VISION})
-    ropescale.patch_checkpoint(folder, tmp_path / "P", "yarn:factor=2")
+    others = VISION | ({"talker_config": LLAMA} if path[0] == "thinker_config" else {})
+    folder = write_checkpoint(tmp_path / "M", {"model_type": model_type, **config, **others})
+    done = ropescale.patch_checkpoint(folder, tmp_path / "P", "yarn:factor=2")
     written = inner = json.loads((tmp_path / "P/config.json").read_text())
     for name in path:
         inner = inner[name]
     assert inner[MAXIMUM] == 8192 and inner["rope_parameters"]["rope_type"] == "yarn"
-    assert written.keys() == {"model_type", path[0], "vision_config"}
+    assert written.keys() == {"model_type", path[0], *others} and written.get("talker_config", LLAMA) == LLAMA
+    assert ("describes a language model: talker_config" in str(done.plan.notes)) == ("talker_config" in others)
+
+
+@pytest.mark.parametrize("scaling", [None, {"type": "mrope", "mrope_section": [2, 3, 3]}])
+def test_flat_keys_are_read_and_written_where_the_class_reads_flat_keys(scaling, tmp_path):
+    """Qwen2.5-VL's published files have no text_config; the class of transformers fills its own from the top level."""
+    config = {"model_type": "qwen2_5_vl", **plain("llama", 64, 4, 4096, 1e6), "rope_scaling": scaling, **VISION}
+    folder = write_checkpoint(tmp_path / "M", config | {"model_type": "qwen2_5_vl"})
+    ropescale.patch_checkpoint(folder, tmp_path / "P", "yarn:factor=2")
+    text = AutoConfig.from_pretrained(tmp_path / "P").get_text_config()
+    found, scale = ROPE_INIT_FUNCTIONS["yarn"](text, "cpu")
+    wanted = ropescale.frequencies(folder, "yarn:factor=2")["all"]
+    torch.testing.assert_close(found.double(), torch.tensor(wanted.inv_freq, dtype=torch.float64), rtol=1e-6, atol=0)
+    assert (text.max_position_embeddings, scale) == (8192, wanted.attention_scale)
 
 
 OWN = LLAMA | {"rope_theta": None}
@@ -183,3 +202,33 @@ def test_a_section_that_nothing_is_known_to_read_is_named_and_not_written(config
 def test_a_dangling_configuration_is_named_with_its_target(tmp_path, refused):
     (tmp_path / "config.json").symlink_to("../../blobs/abc")
     assert "config.json is a link to ../../blobs/abc, which does not exist" in refused("inspect", tmp_path)
+
+
+def test_the_tool_prints_what_is_read_in_a_folder_of_configurations(tmp_path, monkeypatch, capsys):
+    for name, config in {"a": {"model_type": "internvl_chat", "llm_config": VICUNA}, "b": OWN}.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(config | ({"model_type": "new"} if name == "b" else {})))
+    monkeypatch.setattr("sys.argv", ["read_configs.py", str(tmp_path)])
+    read_configs.main()
+    first, second = capsys.readouterr().out.splitlines()[2:]
+    read = [
+        "llm_config (llama)",
+        "4,096 (max_position_embeddings)",
+        "16,384 (factor 4 x ",
+        "32 of head 64",
+        "linear x4",
+    ]
+    assert all(words in first for words in read) and "refused: " in second and "lacks rope_theta" in second
+
+
+@pytest.mark.parametrize(
+    ("config", "words", "why"),
+    [
+        (LLAMA, [], "target_length needs a schedule"),
+        (LLAMA, ["--schedule", "as-is"], "target_length has no effect: as-is keeps the frequencies"),
+        (LLAMA31, [], ""),
+    ],
+)
+def test_inspect_shows_a_scaled_table_at_a_length_and_refuses_one_without_effect(config, words, why, tmp_path, ran):
+    folder = write_checkpoint(tmp_path, config)
+    seen = ran("inspect", folder, "--target-length", "64k", "--json", *words, code=2 if why else 0)
+    assert why in seen.err if why else json.loads(seen.out)["layers"]["all"]["target_length"] == 65536

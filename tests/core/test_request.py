@@ -12,6 +12,7 @@ from ropescale.cli import options
 from ropescale.cli.main import COMMANDS, LazyGroup
 from ropescale.errors import ConfigError, DataError, ScheduleError
 from ropescale.evals.running.options import Schedules
+from ropescale.planning.plan import refuse_unused
 from ropescale.request import Request
 from ropescale.schedules.specs import parse
 
@@ -62,7 +63,7 @@ def test_what_contradicts_itself_or_has_no_meaning_names_its_fields() -> None:
     with pytest.raises(ConfigError) as caught:
         Request("yarn", replace_scaling=True, on_top=True)
     assert caught.value.fields == ("replace_scaling", "on_top")
-    Request(None, layers="all").refuse_without_schedule("layers")
+    refuse_unused(Request(None, layers="all"), ["layers"])
     with pytest.raises(ScheduleError, match="freeze_at needs a schedule") as refused:
-        Request(None, freeze_at=4).refuse_without_schedule("layers")
+        refuse_unused(Request(None, freeze_at=4), ["layers"])
     assert refused.value.fields == ("freeze_at",)

@@ -51,6 +51,10 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
 """Words of a refusal, and the option that it names: what a user would try next."""
 
 
+_NAMED = f",truncate=true,attention_factor={0.1 * math.log(FACTOR) + 1}"
+"""The fields that would otherwise be kept from the vendor's scaling."""
+
+
 def measure(model_type: str, folder: Path) -> dict[str, Any]:
     """Checks everything about one type; what it was, for the support table.
 
@@ -156,6 +160,9 @@ class _Run:
 
     def __init__(self, model: Any, source: Path, target: Path, name: str) -> None:
         self.model, self.source, self.target, self.name = model, source, target, name
+        self.schedule = SCHEDULES[name]
+        if name == "yarn" and is_scaled(model):
+            self.schedule += _NAMED
         self.ropes: dict[str, Geometry] = geometries(model, TRAINED)
         self.original = logits(model, TOKENS)  # first of all: a forward pass may leave states behind
         self.before = snapshot(model)
@@ -182,7 +189,7 @@ class _Run:
         """A patch in the model, or why there is none."""
         with quiet():
             try:
-                return ropescale.patch(self.model, SCHEDULES[self.name], **options), None
+                return ropescale.patch(self.model, self.schedule, **options), None
             except RopescaleError as error:
                 tiny_models.assert_same(self.before, snapshot(self.model))
                 return None, str(error)
@@ -191,7 +198,7 @@ class _Run:
         """A checkpoint is refused with the same words as a model, and then nothing is written."""
         with quiet():
             try:
-                ropescale.patch_checkpoint(self.source, self.target, SCHEDULES[self.name], **options)
+                ropescale.patch_checkpoint(self.source, self.target, self.schedule, **options)
                 on_disk = None
             except RopescaleError as error:
                 on_disk = str(error)
