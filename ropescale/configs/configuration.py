@@ -64,14 +64,13 @@ class Configuration:
     @classmethod
     def read(cls, config: Mapping[str, object], original_length: int | None = None) -> Configuration:
         """Reads a configuration; ``original_length`` is the trained length, if the user gave one."""
-        entry = class_defaults.load().get(str(config.get("model_type"))) or {}
         path, unclear = find_section(config)
-        text, default_type = at(config, path), entry.get("text")
-        if not path or not isinstance(text, Mapping):
-            section = {"model_type": default_type} if path else config
-            return cls(config, original_length, section, path, unclear)
-        inner = text if text.get("model_type") else {**text, "model_type": default_type or config.get("model_type")}
-        return cls(config, original_length, inner, path, unclear)
+        found = at(config, path)
+        section = found if isinstance(found, Mapping) else {}
+        if path and not section.get("model_type"):
+            entry = class_defaults.load().get(str(config.get("model_type"))) or {}
+            section = {**section, "model_type": entry.get("text") or config.get("model_type")}
+        return cls(config, original_length, section, path, unclear)
 
     @property
     def model_type(self) -> str:
@@ -122,19 +121,17 @@ class Configuration:
         agreeing = {trained.tokens, served.tokens, limit}
         odd = next((f"{each}" for each in [*stated, *products] if each.tokens not in agreeing), "")
         scaled = {rope.scaling["rope_type"] for rope in ropes if rope.is_scaled}
-        is_confirmed = served.tokens != limit and any(each.tokens == served.tokens for each in stated)
-        if scaled:
-            unrecorded = scaled != {"dynamic"} and trained.key == maximum.key and not is_confirmed
-            other = "shorter by the factor" if unrecorded else ""
-        else:
-            other = odd
-        doubts = []
-        for name, reading, another in (("trained", trained, other), ("served", served, odd)):
-            is_clear = self.stated_length is not None or not another
-            doubts.append("" if is_clear else f"the {name} length is {reading}, or {another}")
+        other = "" if scaled else odd
+        if scaled - {"dynamic"} and trained.key == maximum.key:
+            is_confirmed = served.tokens != limit and any(each.tokens == served.tokens for each in stated)
+            other = "" if is_confirmed else "shorter by the factor"
+        doubt = f"the trained length is {trained}, or {other}" if other else ""
+        served_doubt = f"the served length is {served}, or {odd}" if odd else ""
+        if self.stated_length is not None:
+            doubt = served_doubt = ""
         outer = lengths_in(self.raw, ("max_position_embeddings", *LENGTH_KEYS)) if self.path else []
         others = [*stated, *(StatedLength(each.tokens, f"top level: {each.key}") for each in outer)]
-        return Lengths(trained, served, tuple(others), *doubts)
+        return Lengths(trained, served, tuple(others), doubt, served_doubt)
 
     def _trained(self, rope: Rope) -> StatedLength:
         """Returns a layer type's trained length and what states it."""
@@ -354,7 +351,7 @@ def widened(configuration: Configuration, length: int) -> Configuration:
         raise ConfigError(
             f"the window is {served:,} tokens already; engines take a shorter one as an option", "target_length"
         )
-    parameters, original = {}, max(rope.original_length for rope in configuration.ropes.values())
+    parameters = {}
     for key, rope in configuration.ropes.items():
         kind = rope.scaling["rope_type"]
         if kind == "dynamic" or (kind == "longrope" and configuration.family.derives_attention_scale):
@@ -367,6 +364,7 @@ def widened(configuration: Configuration, length: int) -> Configuration:
         derived = {"factor": rope.max_length / rope.original_length, ORIGINAL: rope.original_length}
         stated = {name: value for name, value in rope.scaling.items() if value is not None}
         parameters[key] = {**(derived if kind in ("yarn", "longrope", "llama3") else {}), **stated}
+    original = configuration.lengths.trained.tokens
     return Configuration.read(write_rope(configuration, Scaling(parameters, length, original)))
 
 

@@ -109,18 +109,10 @@ class Inspections:
 
     def to_dict(self) -> dict[str, object]:
         """Returns the inspections as plain data, in full precision, with the schedules as an ordered list."""
-        first = next(iter(self.inspections.values()))
-        schedules = [
-            {"schedule": name, "warnings": list(each.warnings), "layers": each.to_dict()["layers"]}
-            for name, each in self.inspections.items()
-        ]
-        return {
-            "model": first.model,
-            "model_type": first.model_type,
-            "lengths": self.lengths.to_dict(),
-            "warnings": list(self.warnings),
-            "schedules": schedules,
-        }
+        plain = [{"schedule": name, **each.to_dict()} for name, each in self.inspections.items()]
+        common = {key: plain[0][key] for key in ("model", "model_type", "lengths")}
+        schedules = [{key: each[key] for key in ("schedule", "warnings", "layers")} for each in plain]
+        return {**common, "warnings": list(self.warnings), "schedules": schedules}
 
 
 def _called(geometry: Geometry, name: str | None) -> Geometry:
