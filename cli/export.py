@@ -58,7 +58,7 @@ def command(model: str, engine: str, command_only: bool, as_json: bool, **option
       ropescale export ./llama --for mlx-lm --schedule llama3:factor=8
       ropescale export qwen3-128k --for vllm --command-only | sh
     """
-    from ..errors import DataError, RunError
+    from ..errors import DataError
     from ..exporting import export
 
     if command_only and as_json:
@@ -71,8 +71,6 @@ def command(model: str, engine: str, command_only: bool, as_json: bool, **option
         print_result(as_json, done.to_dict, lambda: _page(done))
     if done.error is not None:
         raise done.error
-    if done.doubt is not None:
-        raise RunError(done.doubt)
 
 
 def _page(done: Export) -> str:

@@ -43,14 +43,16 @@ class RopescaleError(Exception):
     """Base of every error that ropescale raises intentionally.
 
     Attributes:
-        fields: the parameters that the message concerns; the command line appends their options: ``(--layers)``.
+        fields: the parameters that the message concerns, by default those that the advice sets; the command line
+            appends their options: ``(--layers)``.
         reason: what is wrong and where; the whole message, if the error has no advice as data.
         advice: the ways out, which the message lists after the reason.
     """
 
     def __init__(self, reason: str = "", *fields: str, advice: Sequence[WayOut] = ()) -> None:
         super().__init__("; ".join([reason, ", or ".join(each.text for each in advice)] if advice else [reason]))
-        self.fields, self.reason, self.advice = fields, reason, tuple(advice)
+        options = (key for way in advice if not way.schedules for key in way.options)
+        self.fields, self.reason, self.advice = fields or tuple(dict.fromkeys(options)), reason, tuple(advice)
 
 
 class ScheduleError(RopescaleError, ValueError):

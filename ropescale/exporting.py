@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Unpack
 
 from .checkpoints.locating import ADAPTER, checked, locate, read_config
-from .configs.configuration import Configuration, in_both_dialects, unread_by_v4, widened
+from .configs.configuration import Configuration, widened
 from .engines import ENGINES
+from .engines.advice import ways_out
 from .engines.base import Engine, Serving, Source, as_it_lies, of_plan
 from .engines.exported import Export, exported, scaling_option, words
-from .errors import CheckpointError, RopescaleError, ScheduleError, WayOut
+from .errors import CheckpointError, ScheduleError
 from .files import local_path
 from .output.formatting import argument, brief
 from .planning.plan import Plan, make_plan, refuse_unused
@@ -59,55 +59,11 @@ def export(
         done, serving, request = _stored(ENGINES[engine], name, folder, revision)
     else:
         done, serving, request = _under_schedule(ENGINES[engine], name, folder, revision, request)
-    if done.reason is None:
+    if done.error is None:
         return done
-    tried = partial(_tried, name=name, folder=folder, revision=revision)
-    return replace(done, advice=tuple(_ways_out(engine, serving, request, tried)))
-
-
-def _tried(request: Request, *, name: str, folder: Path, revision: str | None) -> Serving | None:
-    """Returns how to serve a folder under another request, or None if the request is refused."""
-    stored, original = _read(folder, request.on_top)
-    try:
-        plan = make_plan(original.raw, request)
-    except RopescaleError:
-        return None
-    return None if plan.unsavable else of_plan(name, stored, plan, _source_of(plan, folder, revision))
-
-
-_TRIED = ("yarn", "linear", "ntk")
-"""The schedules that are tried in place of one that an engine cannot compute."""
-
-
-def _ways_out(
-    engine: str, serving: Serving, request: Request | None, tried: Callable[[Request], Serving | None]
-) -> Iterator[WayOut]:
-    """Yields what to do instead of serving a checkpoint in an engine that cannot compute its schedule.
-
-    Args:
-        engine: the command-line name of the engine.
-        serving: the checkpoint as it cannot be served.
-        request: the request of its schedule; None if it is the vendor's.
-        tried: returns how to serve the checkpoint under another request.
-    """
-
-    def works(other: Serving | None) -> bool:
-        return other is not None and ENGINES[engine].computes(other)
-
-    if serving.is_written and unread_by_v4(serving.stored):
-        completed = Configuration.read(in_both_dialects(serving.stored))
-        if works(as_it_lies(serving.model, completed, serving.length, serving.source)):
-            yield WayOut("patch it with the schedule as-is, which adds the keys of transformers 4", ("as-is",))
-    if request is not None:
-        frozen = {"freeze_at": serving.length}
-        if request.freeze_at is None and works(tried(replace(request, **frozen))):
-            yield WayOut(f"freeze it at a length, such as {serving.length}", options=frozen)
-        other = replace(request, factor=None, target_length=serving.length, overrides={}, freeze_at=None)
-        names = tuple(name for name in _TRIED if works(tried(replace(other, spec=name))))
-        if names:
-            yield WayOut(f"use {' or '.join(names)}", names, {"target_length": serving.length})
-    if engine != "transformers5" and ENGINES["transformers5"].computes(serving):
-        yield WayOut("serve it with transformers 5", engine="transformers5")
+    stored, original = _read(folder, request is not None and request.on_top)
+    serve = partial(_serving, name, stored, folder, revision)
+    return replace(done, advice=tuple(ways_out(engine, serving, request, original.raw, serve)))
 
 
 def _read(folder: Path, on_top: bool = False) -> tuple[Configuration, Configuration]:
@@ -145,22 +101,23 @@ def _under_schedule(
 ) -> tuple[Export, Serving, Request]:
     """Exports the weights with a schedule that is not saved in a folder."""
     stored, original = _read(folder, request.on_top)
-    plan = make_plan(original.raw, request)
+    serve = partial(_serving, name, stored, folder, revision)
+    plan = make_plan(original.raw, request, lambda other: engine.computes(serve(other)))
     refuse_unused(request, plan.used if plan.changes else {"target_length"})
     if plan.unsavable:
-        raise ScheduleError(plan.unsavable)
+        raise plan.unsavable
     if not plan.changes and request.target_length is not None:
         wide = widened(stored, request.target_length)
         plan = replace(plan, original=stored, planned=wide, length=request.target_length)
     elif not plan.changes:
         raise ScheduleError("as-is changes nothing; leave the schedule out to serve the unchanged checkpoint")
-    serving = of_plan(name, stored, plan, _source_of(plan, folder, revision))
-    specs = {key: describe(each) for key, each in plan.schedules.items()}
+    serving, specs = serve(plan), {key: describe(each) for key, each in plan.schedules.items()}
     return replace(exported(engine, serving, specs), notes=plan.notes), serving, request
 
 
-def _source_of(plan: Plan, folder: Path, revision: str | None) -> Source:
-    """Returns the source of the weights for a plan, and the options that request it."""
+def _serving(name: str, stored: Configuration, folder: Path, revision: str | None, plan: Plan) -> Serving:
+    """Describes how to serve a folder's weights under a plan."""
     record, specs = read_record(folder), {key: describe(each) for key, each in plan.schedules.items()}
     scaled = scaling_option(plan.request) if plan.original.is_scaled else ()
-    return Source(words(specs, plan.request), argument(record.source) if record else None, revision, scaled)
+    source = Source(words(specs, plan.request), argument(record.source) if record else None, revision, scaled)
+    return of_plan(name, stored, plan, source)

@@ -272,7 +272,7 @@ def _candidate(
     except (ScheduleError, ConfigError) as error:
         return str(error)
     if plan.unsavable:
-        return plan.unsavable
+        return str(plan.unsavable)
     if engine and (differences := deviations(ENGINES[engine], plan)):
         return f"{ENGINES[engine].name} computes {differences[0].computes} for its {differences[0].field}"
     parsed = specs.one(specs.parse(spec), "a candidate")

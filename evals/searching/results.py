@@ -11,7 +11,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar
 
-from ...engines import ENGINES, deviations, engine_warnings
+from ...engines import ENGINES, deviations
+from ...engines.advice import engine_warnings
 from ...engines.exported import applied_options
 from ...errors import CheckpointError
 from ...files import local_path, writable_file, write_checked

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..engines import ENGINES, engine_warnings
-from ..engines.base import Source, as_it_lies, needs_remote_code
-from ..engines.exported import exported, scaling_option, words
+from ..engines import ENGINES
+from ..engines.advice import engine_warnings, export_of, patched
+from ..engines.base import needs_remote_code
 from ..files import read_bytes
-from ..output.formatting import argument, cell, code_span, sentence, uncommented
+from ..output.formatting import cell, code_span, sentence, uncommented
 from ..planning.plan import Plan
-from ..schedules import describe
 
 BEGIN, END = "<!-- ropescale: begin -->", "<!-- ropescale: end -->"
 
@@ -103,13 +101,10 @@ def _table(labels: Mapping[str, str], trained: Mapping[str, int], length: int) -
 
 def _serving(plan: Plan, source: str, name: str) -> str:
     """Returns the commands for each engine, or why an engine has none, and the engines' differences."""
-    specs = {key: describe(schedule) for key, schedule in plan.schedules.items()}
-    given = plan.request if plan.original.is_scaled else replace(plan.request, replace_scaling=False, on_top=False)
-    told = Source(words(specs, given), argument(source), scaled=scaling_option(given))
     blocks = []
-    for engine in ENGINES.values():
+    for key, engine in ENGINES.items():
         if engine.in_card:
-            done = exported(engine, as_it_lies(name, plan.planned, plan.length, told), specs)
+            done = export_of(key, patched(plan, name, source), plan)
             commands = (command.fenced() for command in done.commands)
             blocks.append(f"{sentence(done.refusal)}." if done.refusal else "\n\n".join(commands))
     caveats = "\n".join(f"* {sentence(warning)}" for warning in engine_warnings(plan))

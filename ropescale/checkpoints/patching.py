@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Unpack
 
-from ..engines import engine_warnings
+from ..engines.advice import engine_warnings
 from ..engines.model_code import is_in_transformers
-from ..errors import CheckpointError, ScheduleError
+from ..errors import CheckpointError
 from ..files import (
     local_path,
     open_regular,
@@ -245,7 +245,7 @@ def _planned(source: Path, request: Request) -> Plan:
     """
     plan = make_plan(original_config(read_config(source), source, request.on_top), request)
     if plan.unsavable:
-        raise ScheduleError(plan.unsavable, "freeze_at")
+        raise plan.unsavable
     refuse_unused(request, plan.used if plan.changes else {"target_length"})
     if not plan.changes:
         return completed(source, request)

@@ -81,6 +81,8 @@ def _filled(section: Section, key: str, given: Mapping[str, object]) -> Paramete
     # with own_partial, the class replaces a partial factor stated in the parameters by its own
     own = not given or kind in section.defaults.get("own_partial", ())
     partial = None if own else parameters.get("partial_rotary_factor")
+    if not own:
+        _refuse_null(section, parameters, filled)
     if partial is None:
         beside = section.beside(key, PARTIAL_NAMES, way)
         partial = beside[1] if beside else _default_partial(section, filled)
@@ -93,6 +95,23 @@ def _filled(section: Section, key: str, given: Mapping[str, object]) -> Paramete
     if given and parameters["rope_type"] == "yarn" and filled.get("attention_factor") is not None:
         parameters.setdefault("attention_factor", filled["attention_factor"])
     return parameters
+
+
+def _refuse_null(section: Section, stated: Mapping[str, object], filled: Mapping[str, object]) -> None:
+    """Raises an error for a null in rope parameters with which transformers would calculate.
+
+    Args:
+        stated: the parameters as stated for a layer type.
+        filled: the values that the class fills in.
+    """
+    kind, beside = stated["rope_type"], section.stated.get("original_max_position_embeddings")
+    read = {
+        "partial_rotary_factor": kind != "default" or _default_partial(section, filled) is not None,
+        "original_max_position_embeddings": kind in ("yarn", "llama3") or (kind == "longrope" and beside is None),
+    }
+    null = next((name for name in read if read[name] and stated.get(name, 0) is None), None)
+    if null is not None:
+        raise ConfigError(f"{null} is null in the rope parameters, and transformers stops on it; give its value")
 
 
 def _default_partial(section: Section, filled: Mapping[str, object]) -> object:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from importlib import import_module
 
 from ..planning.plan import Plan
-from .base import Difference, Engine, layers_of, sentence
+from .base import Difference, Engine, layers_of
 
 _MODULES = {
     "vllm": "vllm",
@@ -30,14 +30,3 @@ ENGINES: Mapping[str, Engine] = {
 def deviations(engine: Engine, plan: Plan) -> list[Difference]:
     """Returns the differences for the fields that an engine does not honour, in a folder patched by a plan."""
     return [each for layers in layers_of(plan) for each in engine.differences(layers) if each.status != "honoured"]
-
-
-def engine_warnings(plan: Plan) -> list[str]:
-    """Returns one sentence per difference, which names all engines with that difference."""
-    subjects: dict[str, dict[str, None]] = {}
-    for layers in layers_of(plan):
-        for engine in ENGINES.values():
-            for difference in engine.differences(layers):
-                subjects.setdefault(difference.warning, {})[engine.name] = None
-    subjects.pop("", None)
-    return [sentence(list(who), text) for text, who in subjects.items()]

@@ -185,6 +185,12 @@ class Difference:
             return self.status in LOST
         return self.field in ("softmax scale", "attention factor") and self.status == "unsupported"
 
+    @property
+    def spoils(self) -> bool:
+        """Whether another schedule is better: the table or the softmax differs, or is not known."""
+        lasting = ("theta", "original length", "softmax scale")
+        return self.prevents or self.status == "not known" or (self.status != "honoured" and self.field in lasting)
+
     @classmethod
     def base_rope(cls, warning: str) -> Difference:
         """Returns the difference of an engine that does not scale the frequencies."""
@@ -235,9 +241,7 @@ class Difference:
     @classmethod
     def wrong_pairs(cls, layers: Layers, computes: str) -> Difference:
         """Returns the difference of an engine whose layer for per-pair factors forms other pairs than the model."""
-        return cls.stops(
-            f"cannot apply per-pair factors to the pairs of {layers.model_type}; serve it with transformers", computes
-        )
+        return cls.stops(f"cannot apply per-pair factors to the pairs of {layers.model_type}", computes)
 
     @classmethod
     def ignores_factor(cls) -> Difference:
@@ -472,12 +476,11 @@ class Engine(ABC):
         """Returns the commands to paste, or an empty list if no command can express the schedule."""
 
     def computes(self, serving: Serving) -> bool:
-        """Whether the engine is known to compute the frequencies of every kind of layer, by a command."""
+        """Whether the engine is known to compute the schedule of every kind of layer, by a command."""
         spelled = self.spelled(serving)
         found = (each for layers in spelled.layers for each in self.remaining(spelled, layers))
         unknown = any(self.evidence(layers) == "not known" for layers in spelled.layers)
-        lost = unknown or any(each.prevents or each.status == "not known" for each in found)
-        return not lost and bool(self.serve(serving))
+        return not unknown and not any(each.spoils for each in found) and bool(self.serve(serving))
 
     def spelled(self, serving: Serving) -> Serving:
         """Returns the same checkpoint with the schedule in the engine's own keys."""

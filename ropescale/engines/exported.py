@@ -48,7 +48,7 @@ class Export:
         how: the evidence; the weakest, if it differs between layer types.
         served_version: the version with which tests serve whole models, or "".
         reason: why there is no command; None if there are commands.
-        advice: what to do instead, if there is no command; every way was tried.
+        advice: what to do instead, if there is an :attr:`error`; every way was tried.
     """
 
     model: str
@@ -67,18 +67,19 @@ class Export:
 
     @property
     def error(self) -> RunError | None:
-        """The error of an engine that cannot compute the schedule; None if there are commands."""
-        return None if self.reason is None else RunError(self.reason, advice=self.advice)
+        """The error of an engine that cannot compute the schedule, or is not known to; None if it does."""
+        problem = self.reason or self.doubt
+        return None if problem is None else RunError(problem, advice=self.advice)
 
     @property
     def refusal(self) -> str | None:
         """The reason and the advice as a sentence; None if there are commands."""
-        return self.error and str(self.error)
+        return None if self.reason is None else str(self.error)
 
     @property
     def doubt(self) -> str | None:
         """Why the commands may not serve the schedule, or None if it is known what the engine computes."""
-        if self.how != "not known" or self.refusal is not None:
+        if self.how != "not known" or self.reason is not None:
             return None
         return f"it is not known what {self.engine} computes for this model; compare its answers with transformers'"
 
@@ -107,7 +108,7 @@ def exported(engine: Engine, serving: Serving, schedules: Mapping[str, str]) -> 
         layers, reasons = spelled.layers[lost or 0], [each for each in differences[lost or 0] if each.status in LOST]
         why = next((each.warning for each in reasons if each.warning), "")
         warnings = [text for text in warnings if text != why]
-        because = f": {why.partition(';')[0]}".replace("{s}", "s") if why else ""
+        because = f": {why}".replace("{s}", "s") if why else ""
         schedule = f"{layers.kind} for {layers.model_type}"
         reason = f"{engine.name} cannot compute this schedule ({schedule}){because}"
     return Export(

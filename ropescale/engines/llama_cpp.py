@@ -44,7 +44,6 @@ Falcon-H1 also loads ``rope_freqs``, but does not apply them.
 """
 
 _DECISIVE = ("frequencies", "softmax scale")
-_HAS_IT = "`ropescale export --for llama.cpp` prints the options"
 
 
 class LlamaCppEngine(Engine):
@@ -81,7 +80,7 @@ class LlamaCppEngine(Engine):
         if route is None:
             yield from _refused(serving, layers)
         elif route == "converted":
-            yield from (replace(each, warning=each.warning.partition(";")[0]) for each in of_file)
+            yield from of_file
         else:
             yield from converted_softmax_scale(layers)
             full = _changed(serving)
@@ -220,7 +219,7 @@ def _refused(serving: Serving, layers: Layers) -> Iterator[Difference]:
     elif any(each.field == "frequencies" for each in converted(layers)):
         yield from converted(layers)
     elif layers is _changed(serving) or layers.kind != "default":
-        text = (why_not(serving) or "cannot distinguish these layers").partition(";")[0]
+        text = why_not(serving) or "cannot distinguish these layers"
         yield Difference.stops(text.removeprefix("llama.cpp's ").removeprefix("llama.cpp "), "-")
 
 
@@ -270,10 +269,10 @@ def _written(layers: Layers) -> Iterator[Difference]:
     if name is None:
         yield Difference.stops(computes="the converter stops")
     elif found is None:
-        yield Difference.unknown(f"its converter was not checked with {layers.kind} for {layers.model_type}; {_HAS_IT}")
+        yield Difference.unknown(f"its converter was not checked with {layers.kind} for {layers.model_type}")
     elif found:
         what = "rope_theta" if found == "theta" else f"{layers.kind} scaling"
-        yield Difference.base_rope(f"its converter writes no {what} for {layers.model_type}; {_HAS_IT}")
+        yield Difference.base_rope(f"its converter writes no {what} for {layers.model_type}")
 
 
 def _computed(layers: Layers) -> Iterator[Difference]:
@@ -282,28 +281,18 @@ def _computed(layers: Layers) -> Iterator[Difference]:
     if kind in ("linear", "yarn"):
         yield from converted_softmax_scale(layers)
     if kind == "longrope" and layers.model_type not in CARRIES_LISTS:
-        table = known.TAKES_LISTS if layers.changes_with_length else known.TAKES_FREQS | known.TAKES_LISTS
-        instead = "`ropescale export --for llama.cpp` prints the supported options"
-        if name in table and layers.key == ALL_LAYERS:
-            instead = "`ropescale gguf` puts them into a GGUF file (`ropescale export` prints the command)"
-        lost = "its converter drops per-pair factors for this architecture, silently leaving base RoPE"
-        yield Difference.base_rope(f"{lost}; {instead}")
+        text = "its converter drops per-pair factors for this architecture, silently leaving base RoPE"
+        yield Difference.base_rope(text)
     if kind == "longrope" and layers.changes_with_length:
         yield replace(Difference.one_list(), computes="once, by the context's size (-c)")
     if kind == "yarn":
         asked, computed = layers.attention_factor, converted_attention_factor(layers)
         if not math.isclose(asked, computed, rel_tol=1e-6):
-            own = Difference.recomputed_scale(asked, computed)
-            yield replace(own, warning=f"{own.warning}; {_HAS_IT}") if takes_correction(layers) else own
+            yield Difference.recomputed_scale(asked, computed)
         if not layers.is_truncated:
             yield Difference.always_truncates()
         if betas_told(stated) and name not in known.READS_BETAS:
-            yield Difference(
-                "beta_fast",
-                "recomputed",
-                "32",
-                f"reads betas other than 32, 1 only from its command line; {_HAS_IT}",
-            )
+            yield Difference("beta_fast", "recomputed", "32", "reads betas other than 32, 1 only from its command line")
             yield Difference("beta_slow", "recomputed", "1")
     if kind == "dynamic":
         yield Difference.base_rope("has no dynamic scaling and uses base RoPE")

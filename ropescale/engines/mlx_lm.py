@@ -191,49 +191,44 @@ def _lost(layers: Layers) -> Iterator[Difference]:
         yield Difference.unknown(f"was not checked with {kind} for {where}")
     elif found and layers.dialect == "v5" and built(layers, kind, "both") == "":
         if kind == "default":
-            text = f"does not read rope_parameters for {code}, and uses its own theta; add rope_theta beside them"
+            text = f"does not read rope_parameters for {code}, and uses its own theta"
             yield Difference("theta", "dropped", "the default of its code", text)
         else:
-            lost = f"does not read rope_parameters for {code}, silently leaving base RoPE"
-            yield Difference.base_rope(f"{lost}; patched folders have both spellings")
+            yield Difference.base_rope(f"does not read rope_parameters for {code}, silently leaving base RoPE")
     elif found == "base":
-        text = f"reads no scaling for {where}, silently leaving base RoPE; use another rope_theta (ntk, abf)"
-        yield Difference.base_rope(text)
+        yield Difference.base_rope(f"reads no scaling for {where}, silently leaving base RoPE")
     elif found == "stops":
         yield Difference.stops(f"stop{{s}} with an error at {kind} for {code}")
     elif found == "pairs":
         yield Difference.wrong_pairs(layers, "rotates the wrong pairs")
     elif found == "width":
         width = f"{layers.rope.rotary_dim} of {layers.rope.head_dim} coordinates of {where}"
-        yield Difference.stops(f"does not rotate the {width}; serve it with transformers", "another width")
+        yield Difference.stops(f"does not rotate the {width}", "another width")
     elif found:
         yield Difference.stops(f"computes another table for {where} under {kind}", "another table")
 
 
 def _other_numbers(layers: Layers) -> Iterator[Difference]:
     """Yields the differences other than those in the frequencies."""
-    kind, asked, supplied = layers.kind, layers.attention_factor, "; `ropescale export --for mlx-lm` supplies it"
+    kind, asked = layers.kind, layers.attention_factor
     if kind == "longrope":
         computed = longrope_scale(layers)
         if not _has_scale(layers) and asked < 1:
-            text = f"cannot multiply by less than 1 with per-pair factors ({asked:.4g} requested); serve it with"
-            yield Difference("attention factor", "unsupported", f"{computed:.6g}", f"{text} transformers")
+            text = f"cannot multiply by less than 1 with per-pair factors ({asked:.4g} requested)"
+            yield Difference("attention factor", "unsupported", f"{computed:.6g}", text)
         elif not _has_scale(layers):
-            own = Difference.recomputed_scale(asked, computed, " of per-pair factors", of_lengths=True)
-            yield replace(own, warning=own.warning + supplied) if _takes_original(layers) else own
+            yield Difference.recomputed_scale(asked, computed, " of per-pair factors", of_lengths=True)
         if layers.changes_with_length:
             yield Difference("switch", "dropped", "the long list, always", "always use{s} the long list")
     if kind == "yarn":
         computed = vllm.deepseek_scale(layers.parameters)
         if not math.isclose(asked, computed):
-            own = Difference.recomputed_scale(asked, computed)
-            yield replace(own, warning=own.warning + supplied) if layers.parameters["factor"] > 1 else own
+            yield Difference.recomputed_scale(asked, computed)
         if _code(layers) == "youtu_llm" and layers.parameters.get("mscale_all_dim"):
             text = "drops the softmax scale of mscale_all_dim for youtu_llm"
             yield Difference("softmax scale", "dropped", "1", text)
         if not layers.is_truncated:
-            own = Difference.always_truncates()
-            yield replace(own, warning=own.warning + supplied) if _takes_table(layers) else own
+            yield Difference.always_truncates()
     if kind == "dynamic":
         yield Difference("switch", "honoured", "at every call; cached keys keep old angles")
 

@@ -71,7 +71,7 @@ def not_its_own(engine: str, layers: Layers) -> Iterator[Difference]:
     """
     whose, name = code(engine, layers), architecture(layers) or layers.model_type
     if whose == "none":
-        yield Difference.stops(f"lack{{s}} {name}; serve it with transformers", "stops: no code for this model")
+        yield Difference.stops(f"lack{{s}} {name}", "stops: no code for this model")
         return
     if whose == "checkpoint":
         text = f"run{{s}} {name} with the checkpoint's own code, if at all, which was not checked"

@@ -60,9 +60,7 @@ def _in_its_own_code(layers: Layers) -> Iterator[Difference]:
     if is_known_for("sglang", "whole theta", layers) and not float(stated["rope_theta"]).is_integer():
         yield Difference("theta", "honoured", f"{int(stated['rope_theta'])}, the integer part")
     if _is_unscaled(layers) and kind != "default":
-        yield Difference.base_rope(
-            f"does not scale {name}, silently leaving base RoPE; use another rope_theta (ntk, abf)"
-        )
+        yield Difference.base_rope(f"does not scale {name}, silently leaving base RoPE")
         return
     if vllm.takes_one_row(layers):
         yield vllm.one_row(layers)
@@ -76,7 +74,7 @@ def _in_its_own_code(layers: Layers) -> Iterator[Difference]:
             yield Difference("switch", "recomputed", "for the whole batch, by its longest position", text)
     if kind == "yarn":
         if {"mscale", "mscale_all_dim"} & stated.keys() and "mrope_section" in stated:
-            yield Difference.stops(f"stops with an error at mscale and mscale_all_dim for {name}; remove both")
+            yield Difference.stops(f"stops with an error at mscale and mscale_all_dim for {name}")
         if not math.isclose(layers.attention_factor, _yarn_scale(layers)):
             yield Difference.recomputed_scale(layers.attention_factor, _yarn_scale(layers))
     if kind == "dynamic" and "alpha" not in stated:

@@ -64,7 +64,7 @@ class Transformers4Engine(Engine):
         if layers.changes_with_length:
             yield keeps_state(layers)
         if layers.model_type == "deepseek_v2" and layers.parameters.get("mscale_all_dim"):
-            text = "leaves out the softmax scale of mscale_all_dim for deepseek_v2; load it with transformers 5"
+            text = "leaves out the softmax scale of mscale_all_dim for deepseek_v2"
             yield Difference("softmax scale", "dropped", "1", text)
 
     def serve(self, serving: Serving) -> list[Command]:
@@ -82,7 +82,7 @@ class Transformers4Engine(Engine):
         if serving.is_written and "rope_parameters" not in serving.stored.section and layers.kind == "default":
             return ()
         if serving.is_written and unread_by_v4(serving.stored):
-            return [Difference.base_rope("does not read rope_parameters; patch the folder with the schedule as-is")]
+            return [Difference.base_rope("does not read rope_parameters")]
         return self.differences(layers)
 
 
@@ -103,27 +103,26 @@ def is_met(configuration: Configuration) -> bool:
 def _in_no_version(layers: Layers) -> Iterator[Difference]:
     """Yields why no version of transformers 4 computes these frequencies, with the most important reason first."""
     kind, model_type = layers.kind, layers.model_type
-    instead = "; load it with transformers 5"
     if name := lacked_type(layers.configuration):
         yield Difference.stops(f"lacks {name}, which came with transformers 5", "stops: no such model type")
     if not _has_keys(layers):
         where = "" if layers.key == ALL_LAYERS else f" ({layers.key})"
-        yield Difference.stops(f"has no keys for a scaled {model_type}{where}{instead}", "base RoPE")
+        yield Difference.stops(f"has no keys for a scaled {model_type}{where}", "base RoPE")
     stated = layers.configuration.text.new.values()
     if model_type in _ONE_THETA and len({each["rope_theta"] for each in stated if isinstance(each, Mapping)}) > 1:
-        text = f"has one theta for all layers of {model_type}, so the other layers change as well{instead}"
+        text = f"has one theta for all layers of {model_type}, so the other layers change as well"
         yield Difference("theta", "recomputed", "one theta for all layers", text)
     accepted = layers.configuration.family.v4_keys
     if "linear" in accepted and kind not in ("default", *accepted):
         what = "per-pair factors" if kind == "longrope" else f"{kind} scaling"
-        yield Difference.stops(f"refuses {what} for {model_type}{instead}")
+        yield Difference.stops(f"refuses {what} for {model_type}")
     if model_type in _IGNORES and kind != "default":
-        yield Difference.base_rope(f"ignores rope_scaling for {model_type}{instead}")
+        yield Difference.base_rope(f"ignores rope_scaling for {model_type}")
     if model_type.startswith("hunyuan_v1") and kind == "dynamic":
-        text = f"supports dynamic scaling of {model_type} only with a fixed alpha, and stops with a KeyError{instead}"
+        text = f"supports dynamic scaling of {model_type} only with a fixed alpha, and stops with a KeyError"
         yield Difference.stops(text, "stops with a KeyError")
     if kind == "proportional":
-        text = f"does not support proportional RoPE and stops with a KeyError{instead}"
+        text = "does not support proportional RoPE and stops with a KeyError"
         yield Difference.stops(text, "stops with a KeyError")
 
 

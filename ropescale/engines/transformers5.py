@@ -24,10 +24,7 @@ def foreign_code(layers: Layers) -> str:
 
 def keeps_state(layers: Layers) -> Difference:
     """Returns the difference of transformers for frequencies that change with the length of the text."""
-    text = (
-        "keep{s} state between calls, so results depend on earlier calls; cached keys keep old angles; freeze the "
-        "schedule at a length for one fixed table"
-    )
+    text = "keep{s} state between calls, so results depend on earlier calls, and cached keys keep old angles"
     computes = "at every call; cached keys keep old angles"
     return Difference("switch", "honoured", computes, text if layers.kind == "dynamic" else "")
 

@@ -45,9 +45,6 @@ _RAMP_OF_TRAINED = frozenset("qwen3_vl_text qwen3_vl_moe_text qwen3_5_text qwen3
 MLA_BUT_PLAIN = ("minicpm3",)
 """Types with latent attention for which vLLM passes the rope parameters unchanged to the rotary layer."""
 
-_ANOTHER_THETA = "use another rope_theta (ntk, abf)"
-"""Advice for a scaling that vLLM ignores."""
-
 _HALVED = "vLLM computes a float32 checkpoint in half precision; --dtype float32 keeps it as measured"
 
 
@@ -141,18 +138,18 @@ def _in_its_own_code(layers: Layers) -> Iterator[Difference]:
         elif name == "gpt_oss" and not math.isclose(asked, usual):
             yield Difference.recomputed_scale(asked, usual, " of gpt-oss")
         if "mrope_section" in stated and name not in _RAMP_OF_TRAINED:
-            text = f"computes the ramp of {name} from {4 * length} trained tokens instead of {length}; {_ANOTHER_THETA}"
+            text = f"computes the ramp of {name} from {4 * length} trained tokens instead of {length}"
             yield Difference("original length", "recomputed", f"{4 * length}", text)
     if kind == "dynamic" and "max_trained_positions" in stated and "alpha" not in stated:
         yield Difference.one_table(layers.length)
     elif kind == "dynamic" and "alpha" not in stated:
         text = (
             f"computes one static table, base RoPE of {length:,} positions, if max_trained_positions is missing, and "
-            "reads past the table for longer texts (NaN); `ropescale export --for vllm` supplies the key and the length"
+            "reads past the table for longer texts (NaN)"
         )
         yield Difference.base_rope(text)
     if kind == "proportional" and not stated.get("partial_rotary_factor", 1.0):
-        text = "refuses proportional RoPE with partial_rotary_factor 0; serve it with transformers"
+        text = "refuses proportional RoPE with partial_rotary_factor 0"
         yield Difference.stops(text, "stops with a ValueError")
     if kind == "proportional" and layers.factor != 1:
         yield Difference.ignores_factor()
@@ -220,14 +217,14 @@ def takes_one_row(layers: Layers) -> bool:
 
 def one_row(layers: Layers) -> Difference:
     """Returns the difference of vLLM and SGLang for models for which :func:`takes_one_row` is true."""
-    text = f"cannot use the three rows of positions of {layers.model_type} under {layers.kind}; {_ANOTHER_THETA}"
+    text = f"cannot use the three rows of positions of {layers.model_type} under {layers.kind}"
     return Difference.stops(text)
 
 
 def overwritten(layers: Layers) -> Iterator[Difference]:
     """Yields the differences in DeepSeek's attention, where the engines replace any scaling by ``deepseek_yarn``."""
     if layers.kind not in ("default", "yarn"):
-        text = f"overwrite{{s}} {layers.kind} with deepseek_yarn on MLA models; serve this with transformers"
+        text = f"overwrite{{s}} {layers.kind} with deepseek_yarn on MLA models"
         yield Difference.stops(text, "deepseek_yarn")
     elif not layers.is_truncated:
         yield Difference.always_truncates(" on MLA models")

@@ -16,7 +16,8 @@ from typing import Unpack
 from .. import __version__
 from ..errors import CheckpointError, ScheduleError
 from ..files import writable_file
-from ..planning.plan import Plan, make_plan, refuse_unused
+from ..planning.advice import advised, frozen, others
+from ..planning.plan import Plan, attempt, make_plan, refuse_unused
 from ..request import Request, RequestOptions, refuse_unknown
 from ..schedules import describe
 from . import architectures as known
@@ -92,12 +93,29 @@ def patch_gguf(
     request = Request.of(schedule, **options)
     file = open_gguf(source)
     model = read_model(file, request.on_top)
-    plan = make_plan(config_of(model), request)
+
+    def suits(plan: Plan) -> bool:
+        try:
+            return bool(find_route(model, goal_of(plan)))
+        except ScheduleError:
+            return False
+
+    def works(other: Request) -> bool:
+        plan = attempt(config, other)
+        return plan is not None and suits(plan)
+
+    config = config_of(model)
+    plan = make_plan(config, request, suits)
     refuse_unused(request, plan.used)
     target = None
     if out is not None and not dry_run:
         target = writable_file(out, _refuse_existing)
-    route = find_route(model, goal_of(plan))
+    goal = goal_of(plan)
+    try:
+        route = find_route(model, goal)
+    except ScheduleError as error:
+        [rope] = plan.ropes.values()
+        raise advised(error, request, works, frozen(plan.length, rope), others(plan.length)) from None
     (keys, tables), (notes, warnings) = _wanted(model, plan, route), _remarks(model, plan, route)
     new_keys = {name: value for name, value in keys.items() if file.keys.get(name) != value}
     new_tables = {name: numbers for name, numbers in tables.items() if model.tables.get(name) != numbers}

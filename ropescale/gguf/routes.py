@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ..errors import ConfigError, ScheduleError
+from ..errors import ConfigError, ScheduleError, WayOut
+from ..planning.layers import of_scale
 from ..planning.plan import Plan
 from ..rope import Rope
 from ..schedules import Frequencies, Schedule, compute
@@ -92,8 +93,7 @@ def find_route(model: GgufModel, goal: Goal) -> Route:
         route = _by_formula(model, goal) or _by_table(model, goal)
     if model.architecture in known.OWN_SOFTMAX_SCALE and (route.kind != "none" or model.factor != 1):
         raise ScheduleError(
-            f"llama.cpp's {model.architecture} derives a softmax scale of its own from the scaling factor, so only "
-            "another theta (ntk, abf) on a file without scaling gives the requested frequencies"
+            f"llama.cpp's {model.architecture} derives a softmax scale of its own from the scaling factor"
         )
     # llama.cpp multiplies its own attention scale by rope.scaling.attn_factor
     scale = goal.table.attention_scale
@@ -103,7 +103,8 @@ def find_route(model: GgufModel, goal: Goal) -> Route:
     if model.windowed and model.architecture in known.SLIDING_SHARES_SCALE:
         raise ScheduleError(
             f"an attention scale of {scale:g} would also affect the sliding-window layers in llama.cpp's "
-            f"{model.architecture}, which keep their own frequencies; give attention_factor={own:.6g}"
+            f"{model.architecture}, which keep their own frequencies",
+            advice=[of_scale(own)],
         )
     return replace(route, keys={**route.keys, "rope.scaling.attn_factor": Value("FLOAT32", scale / own)})
 
@@ -126,7 +127,7 @@ def refusal(architecture: str, keys: Keys, parameters: Mapping[str, object], rop
         refuse_architecture(model)
         find_route(model, Goal(schedule, ground, stock_table(stock, length), stated, length))
     except (ConfigError, ScheduleError) as error:
-        return str(error)
+        return error.reason
     return None
 
 
@@ -179,14 +180,19 @@ def _by_table(model: GgufModel, goal: Goal) -> Route:
     why = "does not apply them" if name in known.LOADS_IN_VAIN else "does not load them"
     text = f"{label_of(schedule)} needs per-pair factors, and llama.cpp {why} in {name}"
     if isinstance(schedule, Yarn) and schedule.truncate:
+        plain = "write plain yarn and start llama.cpp with"
+        betas = f"--yarn-beta-fast {schedule.beta_fast:g} --yarn-beta-slow {schedule.beta_slow:g}"
         raise ScheduleError(
-            f"{text} (and it does not read yarn's betas from the file); write plain yarn and start llama.cpp with "
-            f"--yarn-beta-fast {schedule.beta_fast:g} --yarn-beta-slow {schedule.beta_slow:g} --yarn-ext-factor "
-            f"{schedule.extrapolation_factor:g}"
+            f"{text} (and it does not read yarn's betas from the file)",
+            advice=[
+                WayOut(
+                    f"{plain} {betas} --yarn-ext-factor {schedule.extrapolation_factor:g}",
+                    ("yarn",),
+                    {"target_length": goal.length},
+                )
+            ],
         )
-    raise ScheduleError(
-        f"{text}; it supports ntk, abf, linear and yarn (betas 32 and 1, whole pairs) for this architecture"
-    )
+    raise ScheduleError(text)
 
 
 def _two_lists(model: GgufModel, goal: Goal) -> Route:
@@ -201,11 +207,7 @@ def _two_lists(model: GgufModel, goal: Goal) -> Route:
     varying = far != long or short.attention_scale != long.attention_scale
     if varying or model.architecture not in known.TAKES_LISTS:
         what = "changes with the length" if varying else "has two lists"
-        raise ScheduleError(
-            f"{label_of(schedule)} {what}, which llama.cpp does not support for {model.architecture}; freeze it at "
-            "one length",
-            "freeze_at",
-        )
+        raise ScheduleError(f"{label_of(schedule)} {what}, which llama.cpp does not support for {model.architecture}")
     tables = {LONG: divisors(long.inv_freq, rope), SHORT: divisors(short.inv_freq, rope)}
     return Route("rope.scaling.type longrope, two lists", _keys("longrope", rope.theta, trained), tables)
 

@@ -160,7 +160,8 @@ class Patch:
             self._exchange(modules)
         for module in modules.values():
             self._settle(module, length)
-        reason = self.plan.unsavable if self.frozen_at is None else _HELD.format(self.frozen_at)
+        unsavable = self.plan.unsavable and str(self.plan.unsavable)
+        reason = unsavable if self.frozen_at is None else _HELD.format(self.frozen_at)
         if reason or self.plan.changes:
             self._allow_saving(reason)
         if self.plan.changes:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ..configs.class_defaults import ALL_LAYERS
 from ..configs.configuration import Configuration, Scaling
 from ..configs.families import Family
-from ..errors import ConfigError, ScheduleError
+from ..errors import ConfigError, ScheduleError, WayOut
 from ..lengths import LONGEST
 from ..output.formatting import brief, cut, listed
 from ..request import Request
@@ -25,6 +25,7 @@ from ..schedules.base import label_of, length_dependent, suggest
 from ..schedules.fields import plain
 from ..schedules.specs import Spec, parse
 from ..schedules.table import divisors
+from .advice import frozen, others
 
 if TYPE_CHECKING:
     from ..configs.section import Parameters
@@ -184,8 +185,8 @@ def _layer_types(layers: str, configuration: Configuration) -> list[str]:
     if (window and configuration.default_of(window)) or not full or only_windowed:
         raise ConfigError(
             f"the full-attention layers of {configuration.model_type} do not rotate, and changing the sliding-window "
-            "layers does not extend the context; choose all layers to change them anyway",
-            "layers",
+            "layers does not extend the context",
+            advice=[WayOut("choose all layers to change them anyway", options={"layers": "all"})],
         )
     return full
 
@@ -226,12 +227,14 @@ def _base_of(rope: Rope, request: Request) -> Rope:
         return replace(rope, scaling={"rope_type": kind, "rope_theta": rope.theta, **partial})
     if not request.on_top:
         original = f"its original {rope.original_length:,} tokens" if recorded else "the original_length you give"
+        given = {} if recorded else {"original_length": rope.original_length}
+        instead = f"replace the scaling (the new one computes from {original})"
         raise ConfigError(
-            f"this model is already scaled ({describe_scaling(rope)}); replace the scaling (the new one computes "
-            f"from {original}), or compose with it",
-            "replace_scaling",
-            "on_top",
-            "original_length",
+            f"this model is already scaled ({describe_scaling(rope)})",
+            advice=[
+                WayOut(instead, options={"replace_scaling": True, **given}),
+                WayOut("compose with it", options={"on_top": True}),
+            ],
         )
     if length_dependent(from_rope_parameters(rope)[0]):
         raise ConfigError(
@@ -258,7 +261,8 @@ def scaling_of(layers: Mapping[str, PlannedLayer], configuration: Configuration,
         if form is None and family.takes_only_theta:  # applies in memory as well as to a file
             raise ScheduleError(
                 f"{configuration.model_type} supports only another rope_theta, and {label_of(layer.schedule)} changes "
-                "more; use ntk or abf"
+                "more",
+                advice=[others(length)],
             )
         parameters[key] = form or {"rope_type": "default"}
     original = max(layer.rope.original_length for layer in layers.values())
@@ -316,22 +320,29 @@ def per_pair(table: Frequencies, rope: Rope, factor: float) -> Parameters:
     }
 
 
-def why_unsavable(layers: Mapping[str, PlannedLayer], length: int, configuration: Configuration) -> str | None:
-    """Returns why no configuration file can express these schedules, or None."""
+def why_unsavable(
+    layers: Mapping[str, PlannedLayer], length: int, configuration: Configuration
+) -> ScheduleError | None:
+    """Returns why no configuration file can express these schedules, or None; the ways out are not tried yet."""
     family = configuration.family
     for layer in layers.values():
         label, scale = label_of(layer.schedule), layer.table(length).attention_scale
         if length_dependent(layer.schedule) and parameters_of(layer, length, family) is None:
-            return (
-                f"{label} changes its frequencies with the length, which no configuration file can express; "
-                "freeze it at a length"
+            return ScheduleError(
+                f"{label} changes its frequencies with the length, which no configuration file can express",
+                advice=[frozen(length, layer.rope)],
             )
         if family.derives_attention_scale and scale < 1:
-            return (
-                f"{configuration.model_type} has no key for an attention scale below 1, and {label} has {scale:g}; "
-                "give attention_factor=1 or more"
+            return ScheduleError(
+                f"{configuration.model_type} has no key for an attention scale below 1, and {label} has {scale:g}",
+                advice=[of_scale(1.0), others(length)],
             )
     return None
+
+
+def of_scale(scale: float) -> WayOut:
+    """Returns the way out by another attention factor."""
+    return WayOut(f"give attention_factor={scale!r}", options={"overrides": {"attention_factor": repr(scale)}})
 
 
 _PRECISION = 1e-5
@@ -351,7 +362,8 @@ def _derived_length(attention_scale: float, original: int) -> int:
     if log_length > math.log(LONGEST):
         raise ScheduleError(
             f"an attention scale of {attention_scale:g} needs a max_position_embeddings of e^{log_length:.0f} in this "
-            "model, which derives the scale from the maximum; give a smaller attention_factor"
+            "model, which derives the scale from the maximum",
+            advice=[of_scale(1.0)],
         )
     maximum = round(original**scale**2)
     derived = math.sqrt(math.log(maximum) / math.log(original))
@@ -359,6 +371,7 @@ def _derived_length(attention_scale: float, original: int) -> int:
         raise ScheduleError(
             "this model derives its attention scale from the whole number max_position_embeddings, and at a trained "
             f"length of {original} no maximum gives {attention_scale:.6g} (the nearest, {maximum}, gives "
-            f"{derived:.6g}); give attention_factor={derived!r}"
+            f"{derived:.6g})",
+            advice=[of_scale(derived)],
         )
     return maximum

@@ -5,14 +5,14 @@ Patching in memory, on disk and in GGUF files starts with a plan; planning chang
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..configs.class_defaults import ALL_LAYERS
 from ..configs.configuration import Configuration, Scaling, write_rope
 from ..configs.finding import dotted, sections_in
-from ..errors import ScheduleError
+from ..errors import RopescaleError, ScheduleError, WayOut
 from ..output.formatting import brief, listed, size
 from ..request import Request
 from ..rope import Rope
@@ -21,6 +21,7 @@ from ..schedules.as_is import AsIs, from_rope_parameters, stock_table
 from ..schedules.base import label_of
 from ..schedules.specs import ParsedSpec, parse, parts_of, takes
 from . import vendors
+from .advice import advised, frozen, others
 from .layers import PlannedLayer, base_geometry, choose, describe_scaling, is_windowed, scaling_of, why_unsavable
 
 
@@ -44,7 +45,7 @@ class Plan:
     layers: Mapping[str, PlannedLayer]
     length: int
     notes: tuple[str, ...] = ()
-    unsavable: str | None = None
+    unsavable: ScheduleError | None = None
 
     @property
     def config(self) -> dict[str, Any]:
@@ -100,18 +101,46 @@ class Plan:
         return f"{label} on {beneath}" if beneath else label
 
 
-def make_plan(config: Mapping[str, object], request: Request) -> Plan:
+def make_plan(
+    config: Mapping[str, object], request: Request, suits: Callable[[Plan], bool] = lambda plan: True
+) -> Plan:
     """Plans a schedule for a configuration.
 
     Args:
         config: a parsed ``config.json`` or ``model.config.to_dict()``.
         request: the schedule, and how to apply it.
+        suits: whether a plan that an error may advise also serves the caller's purpose.
 
     Raises:
         ConfigError: the model has no RoPE or contradictory keys, or is already scaled, and the request sets neither
             ``replace_scaling`` nor ``on_top``.
         ScheduleError: the schedule does not fit, or would change nothing.
     """
+
+    def works(other: Request) -> bool:
+        plan = attempt(config, other)
+        return plan is not None and suits(plan)
+
+    try:
+        plan = _planned(config, request)
+    except RopescaleError as error:
+        raise (advised(error, request, works) if error.advice else error) from None
+    return replace(plan, unsavable=plan.unsavable and advised(plan.unsavable, request, works))
+
+
+def attempt(config: Mapping[str, object], request: Request) -> Plan | None:
+    """Returns the plan of a schedule that can be saved, or None if the request is refused or changes nothing."""
+    try:
+        plan = _planned(config, request)
+        refuse_unused(request, plan.used)
+    except RopescaleError:
+        return None
+    changes = any(not layer.leaves_all(plan.length) for layer in plan.layers.values())
+    return plan if changes and plan.unsavable is None else None
+
+
+def _planned(config: Mapping[str, object], request: Request) -> Plan:
+    """Plans a schedule; the ways out in an error are not tried yet."""
     original = Configuration.read(config, request.original_length)
     chosen = choose(request.spec, original, request.layers)
     if not chosen:
@@ -187,10 +216,11 @@ def is_as_is(spec: object) -> bool:
 def _refuse_idle(layers: Sequence[PlannedLayer], length: int | None) -> None:
     """Raises an error if all schedules are frozen at a length at which they change no frequency."""
     if length is not None and all(layer.is_frozen and layer.leaves_all(length) for layer in layers):
+        trained = layers[0].rope.original_length
         raise ScheduleError(
             f"{describe(layers[0].requested)} frozen at {length:,} tokens leaves every frequency unchanged: the "
-            f"schedule only affects contexts beyond the trained length of {layers[0].rope.original_length:,}; freeze "
-            "it at a longer length"
+            f"schedule only affects contexts beyond the trained length of {trained:,}",
+            advice=[frozen(length, layers[0].rope)],
         )
 
 
@@ -209,7 +239,8 @@ def _refuse_moved(
         if parameters["rope_type"] == "dynamic" and trained != scaling.max_length:
             raise ScheduleError(
                 f"dynamic scaling starts from max_position_embeddings, which stays {scaling.max_length}, and "
-                f"{brief(key)} layers were trained at {trained}; choose a fixed schedule such as ntk"
+                f"{brief(key)} layers were trained at {trained}",
+                advice=[others(2 * trained)],
             )
     planned = after.ropes
     for key in before.ropes.keys() - layers.keys():
@@ -221,8 +252,8 @@ def _refuse_moved(
         if stock_table(rope, rope.original_length) != stock_table(new, new.original_length):
             raise ScheduleError(
                 f"{brief(key)} layers must not change, but their {kind} follows max_position_embeddings, which "
-                "changes; write its factor into config.json, or choose all layers",
-                "layers",
+                "changes; write its factor into config.json",
+                advice=[WayOut("choose all layers", options={"layers": "all"})],
             )
 
 
@@ -357,7 +388,7 @@ def _notes_on_effect(layers: Mapping[str, PlannedLayer], length: int) -> Iterato
             label = f"{label_of(layer.schedule)} with factor {layer.stretch:g}"
             idle[key] = f"{label} leaves every frequency unchanged: {why}"
     if idle and len(idle) == len(layers):
-        raise ScheduleError(f"{next(iter(idle.values()))}; choose another schedule, such as linear or ntk")
+        raise ScheduleError(next(iter(idle.values())), advice=[others(length)])
     for key, text in idle.items():
         yield f"{key}: {text}"
     shortest = min(layer.rope.original_length for layer in layers.values())

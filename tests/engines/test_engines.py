@@ -16,8 +16,10 @@ from planning import make_plan
 
 import ropescale
 from ropescale.checkpoints.model_card import card
+from ropescale.configs.configuration import Configuration
 from ropescale.configs.families import FAMILIES
-from ropescale.engines import engine_warnings, model_code, sglang, vllm
+from ropescale.engines import model_code, sglang, vllm
+from ropescale.engines.advice import engine_warnings
 from ropescale.engines.base import layers_of
 
 MROPE = {"type": "mrope", "mrope_section": [8, 12, 12]}
@@ -49,7 +51,8 @@ NO_PROPORTIONAL = [
     "llama.cpp: does not support proportional RoPE for this architecture",
     "transformers 4: does not support proportional RoPE and stops with a KeyError",
 ]
-ROWS = "vLLM and SGLang: cannot use the three rows of positions of qwen2_vl_text under {}; use another rope_theta"
+ROWS = "cannot use the three rows of positions of qwen2_vl_text under {}; "
+BY_VLLM, BY_SGLANG = f"vLLM: {ROWS}use ntk, or serve", f"SGLang: {ROWS}use yarn or ntk, or serve"
 SOFTMAX = "llama.cpp: derives a softmax scale of its own from the scaling factor (1.296 instead of 1)"
 FOREIGN = (
     "transformers 5 and transformers 4: lack {}, and it is not known what the checkpoint's own code, if any, reads"
@@ -60,7 +63,7 @@ WARNINGS: list[tuple[str, Any, list[str]]] = [
     ("llama", "linear:factor=4", [RAISES]),
     ("llama", "yarn:factor=4,truncate=false", [
         "llama.cpp: always rounds the ramp",
-        "mlx-lm: always rounds the ramp to whole pairs (truncate = true); `ropescale export --for mlx-lm` supplies it",
+        "mlx-lm: always rounds the ramp to whole pairs (truncate = true); `ropescale export --for mlx-lm` avoids it",
     ]),
     ("llama", "yarn:factor=4,attention_factor=1", [
         "SGLang: recomputes the attention factor (1.139 instead of 1)",
@@ -75,7 +78,7 @@ WARNINGS: list[tuple[str, Any, list[str]]] = [
     ]),
     ("llama", PER_PAIR, [
         f"{SERVES} 16384",
-        f"{DROPS} for this architecture, silently leaving base RoPE; `ropescale gguf` puts them into a GGUF file",
+        f"{DROPS} for this architecture, silently leaving base RoPE; `ropescale export --for llama.cpp` avoids",
         "mlx-lm: computes the attention factor of per-pair factors from the lengths (1.08 instead of 1)",
     ]),
     ("llama", "proportional:partial_rotary_factor=0", [
@@ -83,7 +86,8 @@ WARNINGS: list[tuple[str, Any, list[str]]] = [
     ]),
     ("llama", "proportional:partial_rotary_factor=0.5", [NO_SHARE, *NO_PROPORTIONAL]),
     ("llama", "proportional:partial_rotary_factor=1,factor=4", [
-        "vLLM, SGLang and llama.cpp: ignore the factor of proportional RoPE", *NO_PROPORTIONAL,
+        "vLLM and SGLang: ignore the factor", "llama.cpp: ignores the factor of proportional RoPE; `ropescale export",
+        *NO_PROPORTIONAL,
     ]),
     ("phi3", TWO_LISTS, [
         "vLLM and llama.cpp: choose the short or the long list once",
@@ -98,10 +102,16 @@ WARNINGS: list[tuple[str, Any, list[str]]] = [
     ("qwen2_vl_text", "ntk:factor=4", []),
     ("qwen2_vl_text", "yarn:factor=4", ["vLLM: computes the ramp of qwen2_vl_text from 16384 trained tokens"]),
     ("qwen3_vl_text", "yarn:factor=4", []),
-    ("qwen2_vl_text", "linear:factor=4", [ROWS.format("linear"), RAISES]),
-    ("qwen2_vl_text", "llama3:factor=4", [ROWS.format("llama3"), "llama.cpp: does not apply llama3 scaling"]),
-    ("qwen2_vl_text", PER_PAIR, [ROWS.format("longrope"), SERVES, f"{DROPS} for this architecture"]),
-    ("qwen2_vl_text", "proportional:partial_rotary_factor=0.5", [ROWS.format("proportional"), *NO_PROPORTIONAL]),
+    ("qwen2_vl_text", "linear:factor=4", [BY_VLLM.format("linear"), RAISES, BY_SGLANG.format("linear")]),
+    ("qwen2_vl_text", "llama3:factor=4", [
+        BY_VLLM.format("llama3"), BY_SGLANG.format("llama3"), "llama.cpp: does not apply llama3 scaling",
+    ]),
+    ("qwen2_vl_text", PER_PAIR, [
+        BY_VLLM.format("longrope"), SERVES, BY_SGLANG.format("longrope"), f"{DROPS} for this architecture",
+    ]),
+    ("qwen2_vl_text", "proportional:partial_rotary_factor=0.5", [
+        f"vLLM and SGLang: {ROWS}serve it with transformers 5".format("proportional"), *NO_PROPORTIONAL,
+    ]),
     ("deepseek_v3", "linear:factor=4", [
         "vLLM and SGLang: overwrite linear with deepseek_yarn on MLA models", RAISES, SOFTMAX,
     ]),
@@ -113,8 +123,9 @@ WARNINGS: list[tuple[str, Any, list[str]]] = [
     ]),
     ("deepseek_v3", "yarn:factor=4,mscale=1,mscale_all_dim=0,attention_factor=1", [
         "vLLM: replaces an attention factor of 1 on MLA models by deepseek_llama_scaling",
-        "SGLang and llama.cpp: recompute the attention factor (1.139 instead of 1)",
+        "SGLang: recomputes the attention factor (1.139 instead of 1)",
         SOFTMAX,
+        "llama.cpp: recomputes the attention factor (1.139 instead of 1)",
         "mlx-lm: recomputes the attention factor",
     ]),
     ("deepseek_v3", PER_PAIR, [
@@ -133,7 +144,7 @@ WARNINGS: list[tuple[str, Any, list[str]]] = [
     ]),
     ("mistral", "linear:factor=4", [RAISES]),
     ("deepseek_v2", "yarn:factor=4,mscale=1,mscale_all_dim=1", [
-        "transformers 4: leaves out the softmax scale of mscale_all_dim for deepseek_v2; load it with transformers 5",
+        "transformers 4: leaves out the softmax scale of mscale_all_dim for deepseek_v2; use yarn or linear or ntk, or",
     ]),
     ("deepseek_v3", "ntk:factor=4", []),
     ("dbrx", "ntk:factor=4", []),
@@ -148,7 +159,7 @@ WARNINGS: list[tuple[str, Any, list[str]]] = [
         "transformers 5: before 5.21, the second forward pass over more than 8,192 tokens fails (full_attention)",
     ]),
     ("olmo2", "linear:factor=4", [RAISES]),
-    ("olmo2", "yarn:factor=4", ["transformers 4: refuses yarn scaling for olmo2; load it with transformers 5"]),
+    ("olmo2", "yarn:factor=4", ["transformers 4: refuses yarn scaling for olmo2; use linear or ntk, or serve"]),
     ("olmo2", PER_PAIR, [
         SERVES, DROPS, "mlx-lm: computes the attention factor", "transformers 4: refuses per-pair factors for olmo2",
     ]),
@@ -157,7 +168,7 @@ WARNINGS: list[tuple[str, Any, list[str]]] = [
         "transformers 4: ignores rope_scaling for nemotron",
     ]),
     *((name, PER_PAIR, [
-        f"vLLM and SGLang: cannot apply per-pair factors to the pairs of {name}; serve it with transformers",
+        f"vLLM and SGLang: cannot apply per-pair factors to the pairs of {name}; use yarn or linear or ntk, or serve",
         DROPS, f"mlx-lm: reads no scaling for {name}",
     ]) for name in ("cohere", "ernie4_5_moe", "glm4")),
     *((name, PER_PAIR, [SERVES, DROPS, f"mlx-lm: reads no scaling for {name}"])
@@ -169,7 +180,7 @@ WARNINGS: list[tuple[str, Any, list[str]]] = [
         "transformers 4: lacks cohere2_moe",
     ]),
     ("mycustom", "yarn:factor=4", [
-        "vLLM and SGLang: lack mycustom; serve it with transformers", FOREIGN.format("mycustom"),
+        "vLLM and SGLang: lack mycustom", FOREIGN.format("mycustom"),
     ]),
     ("own class", "yarn:factor=4", ["vLLM and SGLang: lack LlamaTwiceForCausalLM"]),
     ("own code", "yarn:factor=4", [
@@ -181,7 +192,7 @@ WARNINGS: list[tuple[str, Any, list[str]]] = [
     ]),
     ("mixtral", "yarn:factor=4", ["SGLang: does not scale mixtral, silently", "mlx-lm: reads no scaling for mixtral"]),
     ("ministral3", "yarn:factor=32", [
-        "llama.cpp: its converter was not checked with yarn", "transformers 4: lacks ministral3",
+        "llama.cpp: its converter was not checked with yarn", "transformers 4: lacks ministral3, which came with",
     ]),
     ("lighton_ocr", "yarn:factor=4", ["transformers 4: lacks lighton_ocr, which came with transformers 5"]),
     ("qwen3_vl", "yarn:factor=4", []),
@@ -193,7 +204,8 @@ WARNINGS: list[tuple[str, Any, list[str]]] = [
 def test_each_engines_difference_is_said_where_it_is_and_only_there(name, spec, said):
     config = CONFIGS.get(name, LLAMA | {"model_type": name})
     layers = "all" if name in ("cohere2_moe", "llama4_text") else "full"  # whose full-attention layers do not rotate
-    found = engine_warnings(make_plan(config, spec, replace_scaling=True, layers=layers))
+    is_scaled = Configuration.read(config).is_scaled
+    found = engine_warnings(make_plan(config, spec, replace_scaling=is_scaled, layers=layers))
     assert len(found) == len(said) and all(map(str.startswith, found, said)), found
 
 

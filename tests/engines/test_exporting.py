@@ -6,7 +6,9 @@ import json
 import shlex
 import shutil
 import subprocess
+from collections.abc import Mapping
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +26,10 @@ import ropescale
 from ropescale.cli.main import main
 from ropescale.configs import class_defaults
 from ropescale.configs.configuration import Configuration
-from ropescale.engines import ENGINES, llama_cpp, mlx_lm, model_code, transformers4
-from ropescale.engines.base import as_it_lies, layers_in
+from ropescale.engines import ENGINES, advice, llama_cpp, mlx_lm, model_code, transformers4
+from ropescale.engines.base import as_it_lies, layers_in, layers_of
 from ropescale.engines.exported import exported as claimed
-from ropescale.errors import ConfigError, ScheduleError
+from ropescale.errors import ConfigError, RopescaleError
 from ropescale.evals.reference import CHECKPOINT
 from ropescale.exporting import Export, export
 
@@ -237,7 +239,7 @@ REFUSED = [
         "llama.cpp",
         "freeze it at a length, such as 16384, or use yarn or linear or ntk",
     ),
-    ("qwen2", FACTORS, "llama.cpp", "use yarn or linear or ntk, or serve it with transformers 5"),
+    ("qwen2", FACTORS, "llama.cpp", "leaving base RoPE; serve it with transformers 5"),  # its length stays
     ("glm4", "ntk-su:factor=4", "vllm", "use yarn or linear or ntk, or serve it with transformers 5"),
     ("glm4", "ntk-su:factor=4", "sglang", "use yarn or linear or ntk, or serve it with transformers 5"),
     ("deepseek", "linear:factor=4", "vllm", "use yarn or ntk, or serve it with transformers 5"),
@@ -257,26 +259,73 @@ def test_where_an_engine_cannot_there_is_no_command_but_a_way_out(name, spec, en
     assert done.rows[0].field == "frequencies" and done.rows[0].status in ("dropped", "unsupported")
 
 
+SPECS = (
+    *("yarn:factor=2", "linear:factor=2", "dynamic:factor=2", "dynamic-yarn", "ntk-su:factor=2", "llama3:factor=2"),
+    *("yarn:factor=2,attention_factor=0.5", "proportional:partial_rotary_factor=0.5"),
+)
+
+
+def of_every_type() -> dict[str, dict[str, Any]]:
+    """The configurations above, and those of all types of which the name alone gives the geometry."""
+    found = dict(CONFIGS)
+    for name in json.loads(OUTCOMES.read_text()):
+        with suppress(ConfigError):
+            found[f"every {name}"] = dict(Configuration.read({"model_type": name}).raw)
+    return found
+
+
+def error_of(folder: Path, engine: str, spec: Any, options: Mapping[str, Any]) -> RopescaleError | None:
+    try:
+        return export(folder, engine, spec, **options).error
+    except RopescaleError as error:
+        return error
+
+
 @pytest.mark.parametrize("engine", ENGINES)
+def test_every_piece_of_advice_leads_out_when_it_is_followed(engine, tmp_path):
+    advised, followed = set(), set()
+    for number, (name, config) in enumerate(of_every_type().items()):
+        folder = write_checkpoint(tmp_path / name, config)
+        for spec in (None, *(SPECS if name in CONFIGS else SPECS[number % 4 :: 4])):
+            error = error_of(folder, engine, spec, {})
+            for way in error.advice if error else ():
+                advised.add(way.text)
+                for other in way.schedules or (spec,):
+                    if (step := (name, way.engine, other, repr(way.options))) in followed:
+                        continue
+                    followed.add(step)
+                    made, asked = folder, other
+                    if other == "as-is":
+                        made, asked = tmp_path / "as-is", None
+                        ropescale.patch_checkpoint(folder, made, "as-is", force=True)
+                    assert error_of(made, way.engine or engine, asked, way.options) is None, (name, spec, way)
+    assert {text for text in advised if "serve it with transformers 5" in text} or engine == "transformers5"
+    assert {"choose all layers to change them anyway", "compose with it"} <= advised
+
+
 @pytest.mark.parametrize("name", CONFIGS)
-def test_every_piece_of_advice_leads_out_when_it_is_followed(name, engine, tmp_path):
-    folder = write_checkpoint(tmp_path / "made", CONFIGS[name])
-    options: dict[str, Any] = {"replace_scaling": True} if name in ("llama 3.1", "gpt-oss") else {}
-    for spec in (None, "yarn:factor=2", "linear:factor=2", "dynamic:factor=2", "ntk-su:factor=2", "llama3:factor=2"):
-        given = {} if spec is None else options
+def test_what_patch_advises_leads_out_when_it_is_followed(name, tmp_path):
+    """Beside every difference, and in its refusals: the engine serves the folder that is patched as advised."""
+    source, followed = write_checkpoint(tmp_path / "source", CONFIGS[name]), set()
+    for spec, given in product(SPECS, ({}, replacing(name)) if replacing(name) else ({},)):
         try:
-            done = export(folder, engine, spec, **given)
-        except ScheduleError:
-            continue
-        assert done.advice == (done.error.advice if done.error else ())
-        for advice in done.advice:
-            if advice.schedules == ("as-is",):
-                ropescale.patch_checkpoint(folder, tmp_path / f"as-is {spec}", "as-is")
-                assert export(tmp_path / f"as-is {spec}", engine).reason is None
-                continue
-            for other in advice.schedules or (spec,):
-                followed = export(folder, advice.engine or engine, other, **given, **advice.options)
-                assert followed.reason is None, (spec, advice)
+            plan = make_plan(CONFIGS[name], spec, **given)
+            error = plan.unsavable
+        except RopescaleError as refusal:
+            error = refusal
+        ways = [("transformers5", way) for way in error.advice] if error else []
+        for engine in () if error else ENGINES:
+            done = advice.export_of(engine, advice.patched(plan), plan)
+            found = [(layers, each) for layers in layers_of(plan) for each in ENGINES[engine].differences(layers)]
+            for layers, each in found:
+                ways += [(engine, way) for way in advice.advice_on(each, layers, done, engine, plan) if each.warning]
+        for engine, way in ways:
+            for other in way.schedules or (spec,):
+                options = way.options if way.schedules else {**given, **way.options}
+                if (step := (way.engine or engine, other, repr(options))) not in followed:
+                    followed.add(step)
+                    ropescale.patch_checkpoint(source, tmp_path / "out", other, force=True, **{**given, **options})
+                    assert error_of(tmp_path / "out", step[0], None, {}) is None, (spec, engine, way)
 
 
 # ---------------------------------------------------------------------------------------------------------

@@ -18,7 +18,8 @@ from planning import make_plan
 from transformers import AutoConfig
 
 import ropescale
-from ropescale.engines import engine_warnings, mlx_lm
+from ropescale.engines import mlx_lm
+from ropescale.engines.advice import engine_warnings
 from ropescale.engines.base import layers_of
 from ropescale.exporting import Export, export
 
@@ -51,7 +52,7 @@ def test_patching_says_which_scale_of_the_lengths_is_computed_and_export_supplie
 ):
     computed = math.sqrt(1 + math.log(stretched) / math.log(4096))
     text = f"computes the attention factor of per-pair factors from the lengths ({computed:.4g} instead of 1.2)"
-    supplied = f"mlx-lm: {text}; `ropescale export --for mlx-lm` supplies it"
+    supplied = f"mlx-lm: {text}; `ropescale export --for mlx-lm` avoids it"
     assert supplied in engine_warnings(make_plan(LLAMA, FACTORS, target_length=target))
     done = exported(LLAMA, FACTORS, tmp_path, target_length=target)
     assert changed(done) == {} and done.warnings == []

@@ -18,7 +18,7 @@ from gguf_models import add_key, close, write_keys
 
 import ropescale.gguf.files
 from ropescale import Rope
-from ropescale.errors import CheckpointError, ConfigError, ScheduleError
+from ropescale.errors import CheckpointError, ConfigError, RopescaleError, ScheduleError
 from ropescale.gguf.files import open_gguf
 from ropescale.gguf.model import config_of, read_model
 from ropescale.gguf.patching import patch_gguf
@@ -319,8 +319,8 @@ WINDOW = {"attention.sliding_window": 64}
         ("qwen2", {}, "llama3:factor=8", ScheduleError, "needs per-pair factors.*does not load them in qwen2"),
         ("falcon-h1", {}, "llama3:factor=8", ScheduleError, "does not apply them in falcon-h1"),
         ("qwen2", {}, "yarn:factor=8,beta_fast=4", ScheduleError, "start llama.cpp with --yarn-beta-fast 4"),
-        ("qwen2", {}, "dynamic:factor=8", ScheduleError, "freeze it at one length"),
-        ("llama", {}, "dynamic-yarn", ScheduleError, "changes with the length.*freeze it at one length"),
+        ("qwen2", {}, "dynamic:factor=8", ScheduleError, "freeze it at a length, such as 2048"),
+        ("llama", {}, "dynamic-yarn", ScheduleError, "changes with the length.*freeze it at a length, such as 512"),
         ("llama", {}, "as-is", ScheduleError, "as-is changes nothing"),
         ("gpt2", {}, "ntk:factor=8", ConfigError, "gpt2 has no rotary position embeddings"),
         ("deepseek2", {}, "yarn:factor=8", ScheduleError, "softmax scale of its own"),
@@ -343,7 +343,13 @@ WINDOW = {"attention.sliding_window": 64}
 def test_what_llama_cpp_cannot_carry_is_refused_and_nothing_is_written(arch, keys, schedule, error, words, here):
     write_keys(Path("in.gguf"), arch, **keys)
     with refusing.untouched(here, words, error):
-        patch_gguf("in.gguf", "out.gguf", schedule, target_length=1024 if schedule.startswith("abf") else None)
+        try:
+            patch_gguf("in.gguf", "out.gguf", schedule, target_length=1024 if schedule.startswith("abf") else None)
+        except RopescaleError as refused:
+            for way in refused.advice:
+                for other in way.schedules or (schedule,):
+                    assert patch_gguf("in.gguf", None, other, dry_run=True, **way.options).route
+            raise
 
 
 def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:

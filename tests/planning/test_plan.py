@@ -329,7 +329,7 @@ def test_phi3_is_written_in_three_keys_from_which_stock_builds_the_asked_table(s
 
 def test_an_attention_scale_that_phi3_cannot_say_is_unsavable_with_the_reason():
     plan = make_plan(PHI3, "yarn:factor=8,attention_factor=0.9")
-    assert plan.unsavable is not None and "phi3 has no key for an attention scale below 1" in plan.unsavable
+    assert plan.unsavable is not None and "phi3 has no key for an attention scale below 1" in str(plan.unsavable)
     assert make_plan(PHI3, "yarn:factor=8,attention_factor=1").unsavable is None
 
 
@@ -345,10 +345,14 @@ PRESCALED = {
 
 
 @pytest.mark.parametrize("name", PRESCALED)
-def test_a_prescaled_model_is_refused_naming_what_is_there_and_the_two_ways_on(name):
+def test_a_prescaled_model_is_refused_naming_what_is_there_and_the_ways_on(name):
     config, there, _ = PRESCALED[name]
-    with pytest.raises(ConfigError, match=f"already scaled \\({there}\\).*replace the scaling.*compose with it"):
+    with pytest.raises(ConfigError, match=f"already scaled \\({there}\\).*replace the scaling") as refused:
         make_plan(config, "yarn:factor=2")
+    two_lists = "phi3" in name  # no single table to compose with
+    assert refused.value.fields == (("replace_scaling",) if two_lists else ("replace_scaling", "on_top"))
+    for way in refused.value.advice:
+        assert make_plan(config, "yarn:factor=2", **way.options).changes
 
 
 @pytest.mark.parametrize("name", PRESCALED)
@@ -505,7 +509,7 @@ def test_a_length_beyond_512_times_the_trained_one_is_asked_about():
 @pytest.mark.parametrize("spec", ["dynamic-yarn", Stretching()])
 def test_a_schedule_that_follows_the_length_is_unsavable_and_freezing_is_the_way_out(spec):
     plan = make_plan(LLAMA, spec)
-    assert plan.unsavable is not None and "freeze it at a length" in plan.unsavable
+    assert plan.unsavable is not None and "freeze it at a length" in str(plan.unsavable)
     frozen = make_plan(LLAMA, spec, freeze_at=16384)
     assert frozen.unsavable is None
     assert frozen.length == frozen.config["max_position_embeddings"] == 16384
@@ -702,8 +706,12 @@ WHOLE: dict[str, dict[str, Any]] = {
 }
 
 
+FILLED = ("original_max_position_embeddings", "partial_rotary_factor")
+"""Keys that transformers fills in where they are absent, but not where they are null."""
+
+
 @pytest.mark.parametrize("null", [False, True])
-@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, keys in WHOLE.items() for name in keys])
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, keys in WHOLE.items() for name in (*keys, *FILLED)])
 def test_a_scaling_without_a_key_is_refused_by_every_command_where_transformers_stops(
     kind, name, null, tmp_path, monkeypatch, refused, ran
 ):
@@ -721,9 +729,10 @@ def test_a_scaling_without_a_key_is_refused_by_every_command_where_transformers_
     if stops:
         commands += [[*words, "yarn:factor=2", "--replace-scaling"] for words in (patch, [*export, "--schedule"])]
         said = f"the {kind} scaling in config.json lacks {name}, without which transformers stops; add it"
+        said = f"{name} is null in the rope parameters, and transformers stops" if name in FILLED else said
         assert all(said in refused(*words) for words in commands)
     else:
-        assert kind == "proportional" or (kind, null) == ("yarn", True)
+        assert kind == "proportional" or name in FILLED or (kind, null) == ("yarn", True)
         ran("inspect", "made")
 
 

@@ -28,7 +28,7 @@ def prepared(model, layers="full"):
 
 def loss(model, space, point, weights):
     """The weighted loss under the schedule as it is patched in, by plain transformers in fp64."""
-    with ropescale.patch(model, space.schedule(point), layers="all" if len(space.families) > 1 else "full"):
+    with ropescale.patch(model, space.schedule(point)):
         nll = torch.tensor(naive_nll(model, IDS.tolist()), dtype=torch.float64)
     return float((nll * weights).sum())
 

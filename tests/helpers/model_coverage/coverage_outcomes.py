@@ -33,7 +33,7 @@ ROTATING_BUT_REFUSED = {name for name, words in REASONS.items() if not words.sta
 
 THETA_ONLY = dict.fromkeys(
     ("cosmos3_edge", "ernie4_5_vl_moe", "recurrent_gemma"),
-    "supports only another rope_theta, and {} changes more; use ntk or abf",
+    "supports only another rope_theta, and {} changes more; use ntk",
 )
 """Types that refuse all four schedules and take another theta."""
 
