@@ -59,6 +59,8 @@ def main() -> int:
     recipe = TINY if given.tiny else Recipe()
     recipe = replace(recipe, tokens=given.tokens or recipe.tokens)
     collected = standard_library() if given.tiny else collect(recipe, given.wheels or given.out / "wheels")
+    if lacking := [role for role, texts in collected.texts.items() if not texts]:
+        parser.error(f"no package has text to {lacking[0]}; see above which are absent")
     corpus = assembled(collected, recipe, given.mib)
     write(corpus, given.out)
     held = corpus.manifest["held"]

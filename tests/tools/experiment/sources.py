@@ -97,8 +97,9 @@ def of_installed(package: str, distribution: str) -> tuple[str, Files]:
     Raises:
         PackageNotFoundError: it is not installed.
     """
-    root = Path(sysconfig.get_path("purelib"))
-    return importlib.metadata.version(distribution), _contents(root, (root / package).rglob("*.py"))
+    found = importlib.metadata.distribution(distribution)
+    root = Path(str(found.locate_file("")))
+    return found.version, _contents(root, (root / package).rglob("*.py"))
 
 
 def of_wheel(package: str, version: str, folder: Path) -> Files:

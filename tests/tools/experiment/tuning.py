@@ -184,7 +184,7 @@ def teach(lab: Lab) -> tuple[Any, list[list[float]]]:
         optimizer.step()
         if step % 10 == 0 or step == settings.teaching_steps - 1:
             with torch.no_grad():
-                answers = loss_sum(lab, model, part, marked) / marked.sum()
+                answers = loss_sum(lab, model, ids[-16:], mask[-16:]) / mask[-16:].sum()
             curve.append([step, round(float(answers), 4)])
     lab.say("teaching (nats per token of an answer):", curve[:2], curve[-1])
     return build(lab, lab.dtype, weights_of(model)), curve
