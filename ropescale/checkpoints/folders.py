@@ -105,7 +105,7 @@ def build_folder(
                 "%s is the earlier version of %s; a command that replaced it was killed or is running", aside, target
             )
         into = is_empty(target)
-        with hidden_path(_within(target) if into else target) as new:
+        with hidden_path(target / target.name if into else target) as new:
             new.mkdir()
             links = fill_folder(new)
             write_record(new, record, links)
@@ -115,11 +115,6 @@ def build_folder(
                 else:
                     _place(new, target, force)
     return links
-
-
-def _within(target: Path) -> Path:
-    """Returns the path whose hidden siblings are in an empty folder that is filled."""
-    return target / target.name
 
 
 def _move_up(new: Path) -> None:
@@ -139,7 +134,7 @@ def _move_up(new: Path) -> None:
 def _undo_moves(new: Path) -> None:
     """Removes from the folder above what was moved there, while the record is still in the hidden folder."""
     target, files = new.parent, files_in(new) or {}
-    within = _names_of_inodes(target.rglob("*"))
+    within = Counter(path.lstat().st_ino for path in target.rglob("*"))
     there = [name for name in files if os.path.lexists(target / name)]
     _remove_files(target, [name for name in there if not _difference(target / name, files[name], within)])
 
@@ -161,7 +156,7 @@ def recover(target: Path) -> None:
 
     sweep_leftovers(target, put_back)
     if target.is_dir():
-        sweep_leftovers(_within(target), _undo_moves)
+        sweep_leftovers(target / target.name, _undo_moves)
 
 
 def _place(new: Path, target: Path, force: bool) -> None:
@@ -486,7 +481,7 @@ def _foreign_files(folder: Path, files: Listing) -> Iterator[str]:
     """Yields every file or folder that ropescale did not write, or that was changed since then, with the reason."""
     folders = {str(parent) for name in files for parent in Path(name).parents}
     paths = sorted(folder.rglob("*"))
-    within = _names_of_inodes(paths)
+    within = Counter(path.lstat().st_ino for path in paths)  # the number of each inode's names inside the folder
     for path in paths:
         name = path.relative_to(folder).as_posix()
         if path.is_dir() and not path.is_symlink():
@@ -497,10 +492,6 @@ def _foreign_files(folder: Path, files: Listing) -> Iterator[str]:
                 yield f"{name} {why}"
         elif name != RECORD or path.is_symlink():
             yield f"{name} was not written by ropescale"
-
-
-def _names_of_inodes(paths: Iterable[Path]) -> Mapping[int, int]:
-    return Counter(path.lstat().st_ino for path in paths)
 
 
 def _difference(path: Path, entry: Entry, within: Mapping[int, int]) -> str | None:
@@ -579,9 +570,8 @@ def check_target(source: Path | None, out: str | Path, force: bool = False) -> P
     if not force:
         raise CheckpointError(f"{target} exists already; choose another folder, or allow to replace it", "force")
     with translated(target, "read"):
-        why = why_not_ours(target)
-    if why is not None:
-        raise CheckpointError(why, "force")
+        if why := why_not_ours(target):
+            raise CheckpointError(why, "force")
     if there in (Path.cwd(), *Path.cwd().parents):
         raise CheckpointError(f"{target} contains the working directory; choose another folder, or leave it first")
     for path in source.rglob("*") if source else ():

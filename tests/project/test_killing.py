@@ -10,14 +10,14 @@ from launching import HELPERS, TOOLS, environment
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")]
 
-FILES = ["--commands", "patch -o,patch --force,patch --in-place,restore"]
+FILES = ["--commands", "patch -o,patch --force,patch --in-place,restore,gguf -o"]
 
 
 @pytest.mark.parametrize(
     ("words", "strikes"),
     [
-        ([*FILES, "--signals", "SIGKILL", "--kills", "2"], ["2 strikes"] * 4),
-        pytest.param([*FILES, "--kills", "12"], ["12 strikes"] * 12, marks=pytest.mark.long),
+        ([*FILES, "--signals", "SIGKILL", "--kills", "2"], ["2 strikes"] * 5),
+        pytest.param([*FILES, "--kills", "12"], ["12 strikes"] * 15, marks=pytest.mark.long),
     ],
 )
 def test_a_killed_command_harms_nobodys_file_and_completes_when_given_again(python, tmp_path, words, strikes):

@@ -76,9 +76,22 @@ _EXISTS = (2, "exists already")
 _NOTHING = (2, "nothing to restore")
 
 
+def _empty(folder: Path, run: Run) -> None:
+    _checkpoint(folder, run)
+    (folder / "out").mkdir()
+
+
 def _patched(folder: Path, run: Run) -> None:
     _checkpoint(folder, run)
     run([*_PATCH, "--in-place", *_LINEAR], folder)
+
+
+def _gguf(folder: Path, run: Run) -> None:
+    from gguf_models import write_gguf
+    from tiny import llama
+
+    _user(folder)
+    write_gguf(llama(vocab_size=257), folder / "model.gguf")
 
 
 def _measurable(folder: Path, run: Run) -> None:
@@ -101,6 +114,7 @@ _RECOMMEND = "recommend model --target-length 128 --data texts --windows 1 --max
 
 SCENES: dict[str, tuple[Scene, ...]] = {
     "patch -o": (
+        Scene("empty", [*_PATCH, "-o", "out", *_YARN], _empty, repeated=_EXISTS),
         Scene("linked", [*_PATCH, "-o", "out", *_YARN], _checkpoint, repeated=_EXISTS),
         Scene("copied", [*_PATCH, "-o", "out", *_COPIED, *_YARN], _checkpoint, repeated=_EXISTS),
     ),
@@ -117,6 +131,7 @@ SCENES: dict[str, tuple[Scene, ...]] = {
         Scene("first", [*_PATCH, "--in-place", *_YARN], _checkpoint, "model", True),
         Scene("second", [*_PATCH, "--in-place", *_YARN], _patched, "model", True),
     ),
+    "gguf -o": (Scene("tiny", ["gguf", "model.gguf", "-o", "out.gguf", *_YARN], _gguf, "out.gguf", repeated=_EXISTS),),
     "restore": (Scene("patched", ["restore", "model"], _patched, "model", True, repeated=_NOTHING),),
     "eval -o": (Scene("tiny", [*_EVAL, "--batch-tokens", "256", "-o", "out"], _measurable),),
     "recommend -o": (Scene("tiny", [*_RECOMMEND, "--batch-tokens", "256", "-o", "out"], _measurable),),
