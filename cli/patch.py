@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _SECTIONS: Sections = {
     **request_sections("schedule"),
     "The result": [
-        out_option("The folder to write; it must not exist yet."),
+        out_option("The folder to write; it must be new or empty."),
         flag("--in-place", "Change MODEL itself; `ropescale restore MODEL` undoes it."),
         option(
             "--link",
