@@ -90,7 +90,7 @@ def measure(model_type: str, folder: Path) -> dict[str, Any]:
 
 
 def is_scaled(model: Any) -> bool:
-    return Configuration.read(model.config.to_dict()).is_scaled
+    return Configuration.read(model.config.to_dict(), TRAINED).is_scaled
 
 
 def assert_softmax_follows(model: Any, source: Path, folder: Path) -> str:
