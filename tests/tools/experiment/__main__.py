@@ -5,7 +5,7 @@ For one accelerator without a network, in two calls on one machine:
     PYTHONPATH=.:tests/tools python3 -m experiment --data DATA --out OUT --state STATE --stages base --seconds 420
     PYTHONPATH=.:tests/tools python3 -m experiment --data DATA --out OUT --state STATE --stages tune --seconds 400
 
-Needs torch, transformers, accelerate, numpy, tokenizers and pydantic. DATA is made by ``experiment.make_corpus``.
+Needs torch, transformers, numpy, tokenizers and pydantic. DATA is made by ``experiment.make_corpus``.
 ``--tiny`` runs every stage on a processor, on the standard library. Stages run in the order given, and one that does
 not fit into ``--seconds`` is skipped. OUT/results.json is complete after every stage, and STATE has what a later call
 needs.
@@ -49,6 +49,8 @@ def _lab(given: argparse.Namespace, settings: Settings, began: float) -> Lab:
     Raises:
         OSError, ValueError: a folder is missing or is not what the settings need.
     """
+    import torch
+
     from . import corpus, make_corpus  # what is heavy is imported once the command line is known to be right
     from .lab import Lab
 
@@ -56,6 +58,8 @@ def _lab(given: argparse.Namespace, settings: Settings, began: float) -> Lab:
         raise ValueError("give --out, a folder for the results")
     if given.data is None and not given.tiny:
         raise ValueError("give --data, a folder that `python -m experiment.make_corpus` wrote; or --tiny")
+    if given.tiny:
+        torch.set_num_threads(1)  # more only wait for each other, where others compute, too
     found = corpus.read(given.data) if given.data else make_corpus.tiny_corpus()
     return Lab(settings, found, given.out, given.state or given.out.parent / "experiment-state", began)
 
