@@ -25,8 +25,8 @@ from .model_code import is_in_transformers
 PATH = Path(__file__).with_suffix(".json")
 """What llama.cpp's converter makes of configurations (``tests/tools/generate_llama_cpp_models.py``).
 
-``architectures`` has the architecture of each class that it knows; ``types`` has what the file has otherwise than
-transformers by dialect and rope type: ``theta``, ``width``, ``scaling``, or nothing.
+``architectures`` has the architecture of each class that it knows; ``types`` is as in ``mlx_lm.json``, with what the
+file has otherwise than transformers: ``theta``, ``width``, ``scaling``, or nothing.
 """
 
 KINDS = ("default", "linear", "yarn")
@@ -253,11 +253,12 @@ def written(layers: Layers) -> str | None:
     types, inner, rope = load()["types"], layers.model_type, layers.rope
     renamed = inner if is_in_transformers(inner) else known.SAME_CLASS.get(str(model_code.architecture(layers)), "")
     names = (f"{layers.whole_type}/{inner}", layers.whole_type, inner.removesuffix("_text"), renamed)
-    entry = next((types[name] for name in names if name in types), {})
-    # the converter fills in the defaults of transformers' class
-    found = entry.get(layers.dialect, {}).get(layers.kind)
-    if layers.dialect == "bare" and found is None:
-        found = entry.get("v5", {}).get(layers.kind)
+    entry = next((types[name] for name in names if name in types), None)
+    if entry is None or layers.section.get("attention_chunk_size", 8192) != 8192:  # llama4.cpp has its own
+        return None
+    found = model_code.agreement(entry, layers, layers.kind)
+    if layers.dialect == "bare" and found is None:  # the converter fills in the defaults of transformers' class
+        found = model_code.agreement(entry, layers, layers.kind, "v5")
     if found == "theta" and rope.theta == 10000:  # llama.cpp's own
         found = ""
     return None if found == "width" else found

@@ -4,13 +4,15 @@
 compares the file with them. Its keys are ``versions``, the versions that were read, ``architectures``, the class that
 loads each model type, and one key per engine with lists of classes: ``own`` (with native code), ``transformers`` (run
 with the newest transformers that the engine admits) and, for SGLang, ``unscaled`` (the code passes no scaling to the
-rotary layer) and ``whole theta`` (the code passes only the integer part of theta).
+rotary layer) and ``whole theta`` (the code passes only the integer part of theta). ``types`` has how the tables for
+which the model files ask differ from transformers', as in ``mlx_lm.json``.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -85,3 +87,48 @@ def not_its_own(engine: str, layers: Layers) -> Iterator[Difference]:
     if layers.changes_with_length:
         text = "change{s} the table batch by batch, also for keys that are already cached"
         yield Difference("switch", "recomputed", "for the whole batch, by its longest position", text)
+
+
+def built(engine: str, layers: Layers) -> str | None:
+    """Returns how the table that an engine's model file asks for differs, or None if that is not known.
+
+    Dynamic NTK counts as linear, because the engines' own keys for it differ from transformers'.
+    """
+    if layers.section.get("dual_chunk_attention_config"):  # another rotary layer, for a kernel that may not run
+        return None
+    of_class, types = load()["architectures"], load()[engine]["types"]
+    stranger = not is_in_transformers(layers.model_type)
+    names = [f"{layers.whole_type}/{layers.model_type}", layers.whole_type, *types]
+    for name in names:
+        entry = types.get(name)
+        if entry is None or of_class.get(name.partition("/")[0]) != architecture(layers):
+            continue
+        if stranger or entry["inner"] == layers.model_type:
+            return agreement(entry, layers, "linear" if layers.kind == "dynamic" else layers.kind)
+    return None
+
+
+def agreement(entry: Mapping[str, Any], layers: Layers, kind: str, dialect: str = "") -> str | None:
+    """Returns how built tables differ for a rope type, from what is known of a model type, or None if not known."""
+    rope, found = layers.rope, entry.get(dialect or layers.dialect, {}).get(kind)
+    found = found.get(layers.key) if isinstance(found, Mapping) else found
+    if found == "" and layers.is_own_width and entry["both"].get("head_dim"):
+        found = entry["both"]["head_dim"]
+    share = rope.rotary_dim / rope.head_dim
+    if found == "" and not layers.is_mla and not math.isclose(share, entry["share"], abs_tol=1e-3):
+        found = entry["both"].get("partial")
+    found = found.get(layers.key) if isinstance(found, Mapping) else found
+    return None if found == "unread" else found
+
+
+def as_read(engine: str, layers: Layers, differences: Iterable[Difference]) -> Iterator[Difference]:
+    """Yields an engine's differences, and another if its model file for the type is not known to ask for this table."""
+    found = list(differences)
+    yield from found
+    if any(each.prevents or each.field == "original length" for each in found):
+        return
+    table = built(engine, layers)
+    if table == "base":
+        yield Difference.base_rope(f"ignore{{s}} the scaling of {layers.model_type}, silently leaving base RoPE")
+    elif table != "":
+        yield Difference.unknown(f"was not checked with {layers.kind} for {layers.model_type}")

@@ -10,7 +10,7 @@ from ..configs.class_defaults import ALL_LAYERS
 from ..schedules.by_parts import temperature
 from . import vllm
 from .base import Command, Difference, Layers, Serving, option, shell
-from .model_code import architecture, code, is_known_for, not_its_own
+from .model_code import architecture, as_read, code, is_known_for, not_its_own
 
 
 class SGLangEngine(vllm.VLLMEngine):
@@ -26,7 +26,8 @@ class SGLangEngine(vllm.VLLMEngine):
     def differences(self, layers: Layers) -> Iterator[Difference]:
         """Yields the differences of SGLang for one kind of layer."""
         whose = code("sglang", layers)
-        yield from _in_its_own_code(layers) if whose == "own" else not_its_own("sglang", layers)
+        own = as_read("sglang", layers, _in_its_own_code(layers))
+        yield from own if whose == "own" else not_its_own("sglang", layers)
         if layers.kind == "linear" and whose != "none":
             yield vllm.multiplied_length(layers)
 
@@ -87,8 +88,6 @@ def _in_its_own_code(layers: Layers) -> Iterator[Difference]:
             yield Difference("partial_rotary_factor", "dropped", "1 in most models", text)
     if layers.is_mla:
         yield from vllm.overwritten(layers)
-    elif layers.is_partial and kind != "proportional" and name != "glm4":
-        yield Difference("rotary dim", "honoured", "left to the model's own code, which was not read")
 
 
 def _is_unscaled(layers: Layers) -> bool:

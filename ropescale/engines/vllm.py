@@ -11,7 +11,7 @@ from ..configs.class_defaults import ALL_LAYERS
 from ..schedules.by_parts import temperature
 from ..schedules.longrope import usual_scale
 from .base import EVERY, Command, Difference, Engine, Layers, Serving, option, shell
-from .model_code import architecture, code, not_its_own
+from .model_code import architecture, as_read, code, not_its_own
 
 TURN_HALVES_AFTER_ALL = frozenset(["llama4", "llama4_text"])
 """Types with interleaved pairs whose weights vLLM permutes at loading, so that it rotates halves (models/llama4.py)."""
@@ -68,7 +68,8 @@ class VLLMEngine(Engine):
     def differences(self, layers: Layers) -> Iterator[Difference]:
         """Yields the differences of vLLM for one kind of layer."""
         whose = code("vllm", layers)
-        computed = _in_its_own_code(layers) if whose == "own" else not_its_own("vllm", layers)
+        own = as_read("vllm", layers, _in_its_own_code(layers))
+        computed = own if whose == "own" else not_its_own("vllm", layers)
         return chain(computed, _max_length(layers) if whose != "none" else ())
 
     def serve(self, serving: Serving) -> list[Command]:

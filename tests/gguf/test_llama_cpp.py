@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import generate_llama_cpp_models
 import llama_cpp_builds
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from transformers.models.auto import modeling_auto
 
 import ropescale
 from ropescale.configs import class_defaults
+from ropescale.engines.llama_cpp import load as converter
 from ropescale.errors import ScheduleError
 from ropescale.evals.reference import CHECKPOINT, held_out_documents
 from ropescale.gguf import architectures as known
@@ -284,6 +286,10 @@ def test_an_attention_scale_reaches_gemma3s_sliding_layers_and_so_is_refused(lla
 def source() -> Path:
     """llama.cpp's ``src``; the converter lies beside it."""
     return llama_cpp_builds.source() / "src"
+
+
+def test_what_the_converter_writes_of_every_type_is_what_the_file_says():
+    assert generate_llama_cpp_models.generate(llama_cpp_builds.source()) == converter()
 
 
 class Source:

@@ -71,6 +71,8 @@ LINEAR = {"rope_type": "linear", "factor": 2.0}
         ({"sliding_window": 64}, {}, "never attend further back"),
         ({"sliding_window": 128, "use_sliding_window": False}, {}, ""),
         (in_v5(LLAMA, rope_theta=5e5), {}, "transformers 4 ignores"),
+        *((in_v5(LLAMA | {"model_type": name}, rope_theta=5e5), {}, "")  # 4 lacks them
+          for name in ("qwen3_5_text", "glm_moe_dsa", "flint")),
     ],
 )  # fmt: skip
 def test_a_trap_is_named_and_nothing_else(config, files, words):

@@ -203,13 +203,13 @@ def summary(asked: Sequence[Case], answers: Sequence[Mapping[str, Any]]) -> dict
     types: dict[str, dict[str, Any]] = {}
     for case, answer in zip(asked, answers):
         if "not supported" not in answer.get("error", ""):
-            entry = types.setdefault(case.name, {"inner": case.read.model_type, "share": _share(case)})
+            entry = types.setdefault(case.name, {"inner": case.read.model_type, "share": share(case)})
             entry.setdefault(case.dialect, {})[case.kind] = verdict(case, answer)
     quits = {case.name for case, answer in zip(asked, answers) if answer.get("error", "").startswith("SystemExit")}
     return {name: entry for name, entry in types.items() if name in quits or _is_known(name, entry)}
 
 
-def _share(case: Case) -> float:
+def share(case: Case) -> float:
     """Returns the share of a head that rotates."""
     rope = next(iter(case.read.ropes.values()))
     return round(rope.rotary_dim / rope.head_dim, 6)
@@ -217,7 +217,10 @@ def _share(case: Case) -> float:
 
 def _is_known(name: str, entry: Mapping[str, Any]) -> bool:
     built = [found for dialect in ("both", "v5", "v4") for found in entry[dialect].values()]
-    plain = entry["both"].get("default")
+    plain, yarn = (entry["both"].get(kind) for kind in ("default", "yarn"))
+    alone = yarn == "" and plain == "unread"  # gpt-oss takes yarn alone
     return (
-        name != "minimax_m3_vl" and plain not in ("pairs", "unread") and not {*map(str, built)} <= {"stops", "unread"}
+        name != "minimax_m3_vl"
+        and (alone or plain not in ("pairs", "unread"))
+        and not {*map(str, built)} <= {"stops", "unread"}
     )

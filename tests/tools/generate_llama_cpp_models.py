@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from built_tables import Case, ask, cases
+from built_tables import Case, ask, cases, share
 
 from ropescale.engines import llama_cpp, model_code
 from ropescale.rope import Rope
@@ -36,8 +36,9 @@ def generate(folder: Path) -> dict[str, Any]:
     architectures, *answers = ask(Path(sys.executable), "llama_cpp_worker.py", asked, str(folder))
     types: dict[str, dict[str, Any]] = {}
     for case, answer in zip(asked, answers):
-        if answer.get("keys") and case.kind != "dynamic":  # mistral3 writes its keys elsewhere
-            types.setdefault(case.name, {}).setdefault(case.dialect, {})[case.kind] = _verdict(case, answer)
+        if answer.get("keys") and case.kind != "dynamic":
+            entry = types.setdefault(case.name, {"share": share(case), "both": {}})
+            entry.setdefault(case.dialect, {})[case.kind] = _verdict(case, answer)
     return {"version": llama_cpp.ENGINE.version, "architectures": architectures, "types": types}
 
 

@@ -1,7 +1,8 @@
 """Reads the content of ``ropescale/engines/model_code.json`` from the engines' own sources.
 
-``PYTHONPATH=tests/helpers/engines python tests/tools/generate_model_code.py`` writes it again, after a change of the
-versions there.
+Run with tests/helpers and its folders engines and model_coverage in PYTHONPATH, it writes the file again, after a
+change of the versions there. ``types`` compares the tables for which the engines' model files ask, run without their
+kernels and weights (engine_models_worker.py), with those of built_tables.py's cases.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ from __future__ import annotations
 import ast
 import json
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from built_tables import Case, ask, cases, summary
 from engine_sources import sources
 from environments import environment
 
@@ -35,18 +38,33 @@ _COMPATIBLE = {
 }
 
 
+@dataclass(frozen=True)
+class Named(Case):
+    """A case whose configuration names the class that loads the model; the engines drop proportional's factor."""
+
+    @property
+    def config(self) -> dict[str, Any]:
+        config = super().config
+        return {**config, "architectures": [architectures().get(config["model_type"])]}
+
+    @property
+    def asked(self) -> dict[str, Sequence[float]]:
+        factors = {key: rope.scaling.get("factor", 1.0) for key, rope in self.read.ropes.items()}
+        kept = {key for key, rope in self.read.ropes.items() if rope.scaling["rope_type"] != "proportional"}
+        return {key: [f * (1 if key in kept else factors[key]) for f in row] for key, row in super().asked.items()}
+
+
 def generate() -> dict[str, Any]:
     """The file's content, for the versions that it names."""
     versions, named = model_code.load()["versions"], architectures()
+    every = [Named(each.name, each.kind, each.dialect, each.read, each.length) for each in cases()]
+    unscaled = _calling(versions["sglang"], _is_unscaled)
     return {
         "versions": versions,
         "architectures": named,
-        "vllm": _engine("vllm", versions, _vllm(versions["vllm"]), sorted({*named.values()})),
-        "sglang": _engine("sglang", versions, _sglang(versions["sglang"]), sorted({*named.values()}))
-        | {
-            "unscaled": _calling(versions["sglang"], _is_unscaled),
-            "whole theta": _calling(versions["sglang"], _is_whole),
-        },
+        "vllm": _engine("vllm", versions, _vllm(versions["vllm"]), every),
+        "sglang": _engine("sglang", versions, _sglang(versions["sglang"]), every)
+        | {"unscaled": unscaled, "whole theta": _calling(versions["sglang"], _is_whole)},
     }
 
 
@@ -67,32 +85,43 @@ def architectures() -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-def _engine(engine: str, versions: dict[str, str], own: list[str], asked: list[str]) -> dict[str, list[str]]:
+def _engine(
+    engine: Literal["vllm", "sglang"], versions: dict[str, str], own: dict[str, tuple[str, str]], every: list[Named]
+) -> dict[str, Any]:
     """Architectures with code of the engine's own, and those that it runs with the transformers that it requires."""
     python = environment("transformers", f"transformers=={versions[f'{engine} transformers']}")
-    words = [str(python), "-c", _ASK, json.dumps([name for name in asked if name not in own]), *_COMPATIBLE[engine]]
+    asked = sorted({*architectures().values()} - own.keys())
+    words = [str(python), "-c", _ASK, json.dumps(asked), *_COMPATIBLE[engine]]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
-    return {"own": own, "transformers": json.loads(done.stdout.splitlines()[-1])}
+    mine = [case for case in every if case.config["architectures"][0] in own]
+    told = (str(sources(engine, versions[engine])), json.dumps(own), json.dumps(architectures()))
+    types = summary(mine, ask(python, "engine_models_worker.py", mine, engine, *told))
+    return {"own": sorted(own), "transformers": json.loads(done.stdout.splitlines()[-1]), "types": types}
 
 
-def _vllm(version: str) -> list[str]:
-    """The keys of two dictionaries of names."""
+def _vllm(version: str) -> dict[str, tuple[str, str]]:
+    """Module and class of each architecture, out of two dictionaries."""
     tree = ast.parse((sources("vllm", version) / "vllm/model_executor/models/registry.py").read_text())
     wanted = ("_TEXT_GENERATION_MODELS", "_MULTIMODAL_MODELS")
-    tables = [node for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in wanted]
-    return sorted({key for table in tables for key in ast.literal_eval(table.value)})
+    nodes = [node for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in wanted]
+    found: dict[str, tuple[str, str]] = {}
+    for node in nodes:
+        for name, (module, cls) in ast.literal_eval(node.value).items():
+            whole = module if module.startswith("vllm.") else f"vllm.model_executor.models.{module}"
+            found[name] = whole, cls
+    return found
 
 
-def _sglang(version: str) -> list[str]:
-    """What the modules beside the registry call ``EntryClass``."""
-    found = {name for tree in _models(version) for name in _entries(tree)}
-    return sorted(name for name in found if not name.startswith("Transformers"))
+def _sglang(version: str) -> dict[str, tuple[str, str]]:
+    """Module and class of what the modules beside the registry call ``EntryClass``."""
+    found = {name: (module, name) for module, tree in _models(version).items() for name in _entries(tree)}
+    return {name: where for name, where in found.items() if not name.startswith("Transformers")}
 
 
 @cache
-def _models(version: str) -> list[ast.Module]:
+def _models(version: str) -> dict[str, ast.Module]:
     folder = sources("sglang", version) / "sglang/srt/models"
-    return [ast.parse(path.read_text()) for path in sorted(folder.glob("*.py"))]
+    return {f"sglang.srt.models.{path.stem}": ast.parse(path.read_text()) for path in sorted(folder.glob("*.py"))}
 
 
 def _entries(tree: ast.Module) -> set[str]:
@@ -107,7 +136,7 @@ def _entries(tree: ast.Module) -> set[str]:
 def _calling(version: str, is_such: Callable[[dict[str, str]], bool]) -> list[str]:
     """The models of the modules in which every rotary layer of the language model is asked for in such a way."""
     found: set[str] = set()
-    for tree in _models(version):
+    for tree in _models(version).values():
         calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "get_rope"]
         given = [{str(each.arg): ast.unparse(each.value) for each in call.keywords} for call in calls]
         language = [words for words in given if words.get("base") != "10000.0"]  # which is an image encoder's

@@ -42,6 +42,7 @@ def _written(config: dict[str, Any], folder: Path) -> dict[str, Any]:
             hparams[name] = _PUBLISHED[name]
             if name == "mscale_all_dim":
                 hparams["rope_parameters"] = {**hparams["rope_parameters"], name: 1.0}
+    model = getattr(model, "impl", model)  # Mistral 3's class hands over to another
     keys = {key: value.value for part in model.gguf_writer.kv_data for key, value in part.items()}
     name = gguf.MODEL_ARCH_NAMES[model.model_arch]
     mine = {key.partition(".")[2]: value for key, value in keys.items() if key.startswith(f"{model.gguf_writer.arch}.")}

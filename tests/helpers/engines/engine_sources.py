@@ -1,4 +1,4 @@
-"""Sources of engines whose wheels are too large to install: downloaded once, and only the parts in question kept."""
+"""Sources of engines whose wheels are too large to install: downloaded once, and only the Python files kept."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ import filelock
 from environments import CACHE
 
 PACKAGES = {"vllm": "vllm/model_executor/layers/rotary_embedding", "sglang": "sglang/srt/layers/rotary_embedding"}
-REGISTRIES = {"vllm": "vllm/model_executor/models/registry.py", "sglang": "sglang/srt/models/"}
-"""What lists the models that an engine has."""
 
 
 def rotary_package(engine: str, version: str) -> Path:
@@ -22,12 +20,12 @@ def rotary_package(engine: str, version: str) -> Path:
 
 
 def sources(engine: str, version: str) -> Path:
-    """A folder with an engine's rotary layers and its list of models, out of its wheel; the second call finds it there.
+    """A folder with an engine's Python files, out of its wheel; the second call finds it there.
 
     Raises:
         RuntimeError: pip could not download the wheel; the message holds the end of what it said.
     """
-    folder = CACHE / f"{engine}-{version}-sources"
+    folder = CACHE / f"{engine}-{version}-python"
     CACHE.mkdir(parents=True, exist_ok=True)
     with filelock.FileLock(f"{folder}.lock"):
         if not (folder / ".done").exists():
@@ -44,5 +42,4 @@ def _extract(engine: str, version: str, folder: Path) -> None:
             raise RuntimeError(f"pip could not download {engine} {version}:\n{done.stderr[-2000:]}")
         [wheel] = Path(beside).glob("*.whl")
         with zipfile.ZipFile(wheel) as archive:
-            wanted = (f"{PACKAGES[engine]}/", REGISTRIES[engine])
-            archive.extractall(folder, [name for name in archive.namelist() if name.startswith(wanted)])
+            archive.extractall(folder, [name for name in archive.namelist() if name.endswith(".py")])
