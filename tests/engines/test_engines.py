@@ -52,7 +52,7 @@ NO_PROPORTIONAL = [
     "transformers 4: does not support proportional RoPE and stops with a KeyError",
 ]
 ROWS = "cannot use the three rows of positions of qwen2_vl_text under {}; "
-BY_VLLM, BY_SGLANG = f"SGLang: {ROWS}serve it with"
+BY_VLLM, BY_SGLANG = f"vLLM: {ROWS}use ntk, or serve", f"SGLang: {ROWS}serve it with"
 SOFTMAX = "llama.cpp: derives a softmax scale of its own from the scaling factor (1.296 instead of 1)"
 FOREIGN = (
     "transformers 5 and transformers 4: lack {}, and it is not known what the checkpoint's own code, if any, reads"
