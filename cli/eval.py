@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
 
@@ -11,9 +12,10 @@ from click import Option
 from ..evals.checking import Length as Tokens
 from ..evals.metrics import OPTIONS
 from ..evals.metrics import base as metrics
-from .measuring import asked_servers, measure, notes, served_by, text_of
+from .measuring import keywords_for, measure, model_of, text_of
 from .options import (
     MODEL_SECTION,
+    REQUEST_OPTIONS,
     SERVER_SECTION,
     OneOf,
     Sections,
@@ -27,16 +29,15 @@ from .options import (
     out_option,
     print_result,
     request_sections,
-    schedules_of,
     sectioned_command,
     switch,
 )
 from .run_file import CONFIG
 
 if TYPE_CHECKING:
-    from ..evals.parallel.processes import World
-    from ..evals.running.corpus_run import CorpusRun
-    from ..evals.running.perplexity import PerplexityRun
+    from ..evals.backends.schedules import Schedules
+    from ..evals.running.options import PerplexityOptions
+    from ..request import RequestOptions
 
 DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
 """accelerate's device maps, which spread a model over several devices."""
@@ -124,35 +125,36 @@ def command(model: str | None, source: Sequence[str], lengths: list[int], dry_ru
     With --server, a vLLM or SGLang server scores instead, and --tokenizer names the checkpoint that it serves. Several
     servers, each with its --served-as, are compared on the same tokens. An API key is read from OPENAI_API_KEY.
     """
-    from ..evals.parallel.processes import Sharing, together
+    from ..evals import api
     from ..evals.results.folder import writable_folder
+
+    given, text = model_of(options, model), text_of(source, options)
+    if dry_run:
+        found = api.dry_run(given["model"], text, lengths, _schedules(options), options["bos"], _asked(options))
+        if found is not None:
+            print_result(options["as_json"], found.to_dict, found.to_markdown)
+        return
+    keywords = {**given, **keywords_for(api.perplexity, options), "metric_options": _further(options)}
+    measure(
+        lambda: api.perplexity(documents=text, lengths=lengths, progress=True, **keywords), options, writable_folder
+    )
+
+
+def _further(options: dict[str, Any]) -> dict[str, object]:
+    """Returns the options of metrics that are not keywords of the measurement."""
+    from ..evals.api import perplexity
+
+    return {name: options[name] for name in OPTIONS if name not in signature(perplexity).parameters}
+
+
+def _schedules(options: dict[str, Any]) -> Schedules:
+    from ..evals.backends.schedules import requested
+
+    patching = {name: options[name] for name in REQUEST_OPTIONS if name != "factor"}
+    return requested(options["schedules"], options["baseline"], options["factor"], cast("RequestOptions", patching))
+
+
+def _asked(options: dict[str, Any]) -> PerplexityOptions:
     from ..evals.running.options import PerplexityOptions
 
-    if options["stride"] is None and {options["prompt_field"], options["answer_field"]} != {None}:
-        options["stride"] = max(1, min(lengths) // 2)
-    servers, checkpoint = asked_servers(options, model)
-
-    def prepare(here: World) -> CorpusRun:
-        text, bos = text_of(source, options), options["bos"]
-        of_metrics = {name: options[name] for name in OPTIONS}
-        chosen = made(PerplexityOptions, options, of_metrics=of_metrics, path=checkpoint, progress=notes())
-        if servers:
-            from ..evals.running.corpus import Corpus
-            from ..evals.servers.served_runs import ServedRun
-
-            text.refuse_endless(chosen.max_docs)
-            served = served_by(servers, checkpoint)
-            corpus = Corpus(text.texts(), lengths, served.tokenizer, bos, chosen, text)
-            return ServedRun(served, corpus, options["baseline"], chosen)
-        from ..evals.running import perplexity
-
-        return perplexity.prepare(checkpoint, schedules_of(options), text, lengths, bos, chosen, here)
-
-    if not dry_run:
-        measure(prepare, writable_folder, options, source=source, doing="measuring")
-        return
-    with together(made(Sharing, options)) as group:
-        run = cast("PerplexityRun", prepare(group.world))  # a dry run is refused with servers
-        found = run.dry_run()
-        if group.world.leads:
-            print_result(options["as_json"], found.to_dict, found.to_markdown)
+    return made(PerplexityOptions, options, of_metrics={name: options[name] for name in OPTIONS}, progress=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from itertools import chain
 from typing import Any
 
-from .measuring import text_of
+from .measuring import keywords_for, text_of
 from .options import (
     MODEL_SECTION,
     Real,
@@ -53,32 +53,25 @@ def command(
     average over all tokens hides. Measure every model with the same file.
     """
     from ..errors import DataError
-    from ..evals.data import key_tokens
-    from ..evals.parallel.processes import World
-    from ..evals.running.checkpoint import Checkpoint
-    from ..evals.running.key_tokens import check_window, find, imported
-    from ..files import hidden_path, writable_file
+    from ..evals import api
+    from ..evals.backends.checkpoint import Checkpoint
+    from ..evals.data.key_tokens import check_replaceable
+    from ..files import writable_file
 
     if (model is None) is not bool(imports):
         raise DataError("name either a MODEL or files of key tokens to import, not both", "import")
-    path = writable_file(out, key_tokens.check_replaceable)
-    texts = chain.from_iterable(text_of([source], options).texts().values())
-    with hidden_path(path, alone=True):
-        if model is None:
-            found = imported(imports, texts)
-            summary = f"{sum(map(len, found.spans.values())):,} spans in {len(found.spans):,} texts"
-        else:
-            check_window(options["window"], options["max_length"])
-            checkpoint = made(Checkpoint, options, name=model)
-            thresholds = {name: options[name] for name in ("window", "stride", "alpha", "beta", "max_length")}
-            given = {
-                **thresholds,
-                "path": checkpoint.folder,
-                "check": lambda planned: planned.check_replaces(path, force),
-            }
-            found = find(checkpoint.model(World()), checkpoint.tokenizer(), texts, **given)
-            summary = _summary(found.made)
+    path, text = writable_file(out, check_replaceable), text_of([source], options)
+    if model is None:
+        from ..evals.running.key_tokens import imported
+
+        found = imported(imports, chain.from_iterable(text.texts().values()))
         found.save(path, force)
+        summary = f"{sum(map(len, found.spans.values())):,} spans in {len(found.spans):,} texts"
+    else:
+        keywords = keywords_for(api.keys, options)
+        checkpoint = made(Checkpoint, options, name=model)
+        found = api.keys(checkpoint, text, out=out, force=force, progress=True, **keywords)
+        summary = _summary(found.made)
     print_result(as_json, lambda: found.made, lambda: summary, path)
     say(f"written to {out}")
 

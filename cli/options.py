@@ -27,8 +27,6 @@ from ..schedules.base import suggest
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-    from ..evals.running.options import Schedules
-    from ..request import RequestOptions
 
 T = TypeVar("T")
 
@@ -300,19 +298,6 @@ def made(kind: Callable[..., T], options: Mapping[str, object], **more: object) 
     """Creates an instance of a dataclass; each field gets the value of the command's parameter with the same name."""
     names = [each.name for each in fields(cast("type[DataclassInstance]", kind))]
     return kind(**{name: options[name] for name in names if name in options}, **more)
-
-
-def schedules_of(options: Mapping[str, Any]) -> Schedules:
-    """Parses a command's schedules; several factors multiply the schedules that take one."""
-    from ..evals.running.options import Schedules
-    from ..schedules.specs import parse, with_each_factor
-
-    given, baseline = options["schedules"], options["baseline"]
-    patching = {name: options[name] for name in REQUEST_OPTIONS}
-    if isinstance(options["factor"], list):
-        given, patching["factor"] = with_each_factor(given, options["factor"]), None
-    specs = [parse(each) for each in given]
-    return Schedules(specs, None if baseline is None else parse(baseline), cast("RequestOptions", patching))
 
 
 # --- Printing

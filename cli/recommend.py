@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-from .measuring import asked_servers, measure, notes, served_by, text_of
+from .measuring import keywords_for, measure, model_of, text_of
 from .options import (
     MODEL_SECTION,
-    PATCHING,
     SERVER_SECTION,
     Real,
     Sections,
     data_option,
     flag,
-    made,
     model_argument,
     option,
     out_option,
     sectioned_command,
 )
 from .run_file import CONFIG
-
-if TYPE_CHECKING:
-    from ..evals.parallel.processes import World
-    from ..evals.recommending.recommend_run import RecommendRun
 
 _SECTIONS: Sections = {
     "Target": [
@@ -80,25 +75,15 @@ def command(model: str | None, source: Sequence[str], target_length: int, **opti
     With --server, vLLM or SGLang servers score the text; give a --served-as for each, one of them base, and the served
     checkpoint as --tokenizer. Then the full text decides among the served schedules without a race, by the same rule.
     """
-    from ..evals.recommending.candidates import objective_and_candidates
-    from ..evals.recommending.options import RecommendOptions
+    from ..evals import api
 
-    servers, checkpoint = asked_servers(options, model)
-    patching = {name: options[name] for name in PATCHING}
-    given = {name: value for name, value in options.items() if value is not None}
-    chosen = made(RecommendOptions, given, patching=patching, name=checkpoint.name, path=checkpoint, progress=notes())
-    objective_and_candidates(*checkpoint.configs, target_length, chosen)  # check early
-    from ..evals.recommending.results import Recommendation  # imported after the checks, because it needs torch
+    stated = {name: value for name, value in keywords_for(api.recommend, options).items() if value is not None}
+    keywords = {**model_of(options, model), **stated, "target_length": target_length}
+    text = text_of(source, options)
+    measure(lambda: api.recommend(documents=text, progress=True, **keywords), options, _folder)
 
-    def prepare(here: World) -> RecommendRun:
-        text, bos = text_of(source, options), options["bos"]
-        if servers:
-            from ..evals.servers.served_runs import ServedRecommendRun
 
-            served = served_by(servers, checkpoint)
-            return ServedRecommendRun(served, text.texts(), target_length, bos, chosen, text)
-        from ..evals.recommending import recommend_run
+def _folder(out: str) -> Path:
+    from ..evals.recommending.results import Recommendation  # imports numpy
 
-        return recommend_run.prepare(checkpoint, text, target_length, bos, chosen, here)
-
-    measure(prepare, Recommendation.writable_folder, options, source=source, doing="measuring")
+    return Recommendation.writable_folder(out)

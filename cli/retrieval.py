@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from .measuring import asked_servers, measure, notes
+from .measuring import keywords_for, measure, model_of
 from .options import (
     MODEL_SECTION,
     SERVER_SECTION,
@@ -14,19 +14,13 @@ from .options import (
     Whole,
     flag,
     lengths_option,
-    made,
     model_argument,
     option,
     out_option,
     request_sections,
-    schedules_of,
     sectioned_command,
 )
 from .run_file import CONFIG
-
-if TYPE_CHECKING:
-    from ..evals.parallel.processes import World
-    from ..evals.retrieving.retrieval_run import RetrievalRun
 
 _SECTIONS: Sections = {
     "What is measured": [
@@ -86,23 +80,8 @@ def command(model: str | None, lengths: list[int], **options: Any) -> None:
 
     With --server, a vLLM or SGLang server answers instead, and --tokenizer names the served checkpoint.
     """
+    from ..evals import api
     from ..evals.retrieving.results import Retrieval
 
-    servers, checkpoint = asked_servers(options, model)
-
-    def prepared(here: World) -> RetrievalRun:
-        from ..evals.retrieving.prompt_set import RetrievalOptions, make_prompts
-        from ..evals.retrieving.retrieval_run import prepare
-
-        chosen = made(RetrievalOptions, options, path=checkpoint, progress=notes())
-        if not servers:
-            return prepare(checkpoint, schedules_of(options), lengths, options["depths"], chosen, here)
-        from ..evals.servers.served_runs import ServedModel, ServedRetrieval
-
-        tokenizer = checkpoint.tokenizer()
-        served = ServedModel(servers, checkpoint, tokenizer)
-        prompt_set = make_prompts(tokenizer, lengths, options["depths"], chosen)
-        return ServedRetrieval(served, prompt_set, options["baseline"], chosen)
-
-    source = [options["prompts"]] if options["prompts"] else []
-    measure(prepared, Retrieval.writable_folder, options, doing="asking", source=source)
+    keywords = {**model_of(options, model), **keywords_for(api.retrieval, options)}
+    measure(lambda: api.retrieval(lengths=lengths, progress=True, **keywords), options, Retrieval.writable_folder)

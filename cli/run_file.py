@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import click
 
-from ..errors import DataError
-from ..files import local_path, read_given
+from ..errors import CheckpointError, DataError
+from ..files import atomic_write, local_path, read_given, set_aside, sha256
 from ..schedules.base import suggest
 from .options import GIVEN, Place, SpecText, option
 
@@ -50,6 +52,7 @@ def _take(ctx: click.Context, param: click.Parameter, path: str | None) -> None:
             raise DataError(f"{path}: {key} is neither text nor a number, nor a list of them", "config")
         if {"", "~", "null"} & {value.lower() for value in values}:
             raise DataError(f"{path}: {key} has no value; give one, or leave the line out", "config")
+        values = [_found(inner, each, str(path)) for inner in values]
         several = isinstance(each, click.Option) and each.multiple
         ctx.default_map = {**(ctx.default_map or {}), str(each.name): values if several else ",".join(values)}
 
@@ -84,39 +87,73 @@ def _read(path: str) -> Mapping[object, object]:
     return content
 
 
+def _found(value: str, param: click.Parameter, file: str) -> str:
+    """Returns a path that is relative to the file of options as one that this process finds."""
+    if isinstance(param.type, Place | SpecText) and value and not os.path.isabs(value):
+        path = os.path.join(os.path.dirname(os.path.abspath(file)), value)
+        if os.path.exists(path):
+            return os.path.normpath(path)
+    return value
+
+
 def key_of(param: click.Parameter) -> str:
     """Returns a parameter's name in the file; for an option, its long name without the dashes."""
     return max(param.opts, key=len).lstrip("-")
 
 
-def run_file() -> dict[str, bytes]:
-    """Returns a dict from file name to content, with the file that repeats the running command.
+def write_run_file(folder: Path) -> None:
+    """Writes the file that repeats the running command beside its results, if there are any.
 
-    The dict is empty if no command is running. The file contains the given options, from the command line or a file,
-    with absolute paths. It omits options with an address that may contain a secret (a user name or a query).
+    The file contains the given options, from the command line or a file, with paths relative to the folder where they
+    can be. It omits options with an address that may contain a secret (a user name or a query). A file of somebody
+    else, or that was edited, is set aside.
     """
     import yaml
 
     ctx = click.get_current_context(silent=True)
-    if ctx is None:
-        return {}
+    if ctx is None or not (folder / "results.json").exists():
+        return
     given = {}
     for each in ctx.command.params:
         source, value = ctx.get_parameter_source(str(each.name)), ctx.params.get(str(each.name))
         if source in GIVEN and each.name not in (*_NOT_WRITTEN, *_NOT_READ):
             if isinstance(value, Mapping):
                 value = [f"{name}={inner}" for name, inner in value.items()]
-            values = [_absolute(inner, each) for inner in (value if isinstance(value, (list, tuple)) else [value])]
+            items = value if isinstance(value, (list, tuple)) else [value]
+            values = [_portable(inner, each, folder) for inner in items]
             addresses = [urlsplit(str(inner)) for inner in values if "://" in str(inner)]
             if not any(address.username or address.query for address in addresses):
                 given[key_of(each)] = values if isinstance(value, (list, tuple)) else values[0]
-    head = f"# ropescale {ctx.command.name} --config {NAME}\n"
     body = yaml.safe_dump(given, sort_keys=False, allow_unicode=True, default_flow_style=None, width=100)
-    return {NAME: (head + body).encode("utf-8", "backslashreplace")}
+    content = body.encode("utf-8", "backslashreplace")
+    path = folder / NAME
+    with suppress(CheckpointError, OSError):  # the results are there, and the command can be typed again
+        if os.path.lexists(path) and not _is_ours(path):
+            set_aside(path)
+        atomic_write(path, _head(ctx.command.name, content) + content)
 
 
-def _absolute(value: object, param: click.Parameter) -> object:
-    """Returns the absolute path of an existing file or folder, and any other value as text, a number or a boolean."""
+def _head(command: str | None, content: bytes) -> bytes:
+    return f"# ropescale {command} --config {NAME}\n# sha256 of what follows: {sha256(content)}\n".encode()
+
+
+def _is_ours(path: Path) -> bool:
+    """Returns whether a command wrote this file, and nobody edited it."""
+    if path.is_symlink() or not path.is_file() or path.stat().st_size > _LARGEST:
+        return False
+    command, _, rest = path.read_bytes().partition(b"\n")
+    digest, _, content = rest.partition(b"\n")
+    return command.startswith(b"# ropescale ") and digest == f"# sha256 of what follows: {sha256(content)}".encode()
+
+
+def _portable(value: object, param: click.Parameter, folder: Path) -> object:
+    """Returns the path of an existing file or folder, and any other value as text, a number or a boolean.
+
+    A path is relative to the folder if both are in the same place (their common folder is not the root), so a project
+    can be moved as a whole; else it is absolute.
+    """
     if isinstance(param.type, (Place, SpecText)) and os.path.exists(local_path(str(value))):
-        return str(local_path(str(value)).absolute())
+        path, base = str(local_path(str(value)).absolute()), str(folder.absolute())
+        common = os.path.commonpath([path, base])
+        return os.path.relpath(path, base) if Path(common).parent != Path(common) else path
     return value if isinstance(value, (str, int, float, bool)) else str(value)

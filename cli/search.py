@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
-import click
-
-from .measuring import measure, notes, text_of
+from .measuring import keywords_for, measure, text_of
 from .options import (
     MODEL_SECTION,
-    PATCHING,
-    READING,
-    SOURCE,
-    OneOf,
     Real,
     Sections,
     Whole,
@@ -27,29 +22,14 @@ from .options import (
 )
 from .run_file import CONFIG
 
-if TYPE_CHECKING:
-    from ..evals.parallel.processes import World
-    from ..evals.searching.search_run import SearchRun
-
 _SECTIONS: Sections = {
     "Search": [
-        data_option(
-            "File, folder, JSONL, parquet, Hub NAME[:CONFIG] or -. May be repeated. Not for --objective keys.",
-            required=False,
-        ),
-        option(
-            "--objective",
-            None,
-            "Predict all tokens of --data, or only answers to prompts with a hidden key, as in `ropescale retrieval`.",
-            OneOf(["text", "keys"]),
-            default="text",
-        ),
+        data_option("File, folder, JSONL, parquet, Hub NAME[:CONFIG] or -. May be repeated."),
         option("--target-length", "N", "The target context, such as 32k.", required=True),
         option("--budget-tokens", "N", "The total number of tokens to feed.", default=500_000),
         option(
             "--within", "W", "The weight of tokens within the trained length; other tokens have 1.", Real(), default=2.0
         ),
-        flag("--keep-short", "Use two tables: the model's own up to the trained length, and another beyond."),
         option("--for engine", "ENGINE", "Search the schedules of an engine: vllm, sglang, mlx-lm, ..."),
         option("--seed", "N", "Seed of the text's order, and of the held-out part.", Whole(0), default=0),
     ],
@@ -66,59 +46,27 @@ _SECTIONS: Sections = {
 
 
 @sectioned_command("search", _SECTIONS, model_argument())
-def command(model: str, **options: Any) -> None:
+def command(model: str, source: Sequence[str], **options: Any) -> None:
     """Learn the schedule with which MODEL predicts a text best at a length, with frozen weights.
 
     The search starts at YaRN's default, and varies the ramp's start and end, the factor and the attention scale. The
     result is the schedule with the lowest loss on a held-out part of the text. Every command with --schedule takes the
     file that -o writes.
 
-    With --objective keys no text is read: generated prompts of the target length ask for a hidden number, and only the
-    answer tokens count. The model must be able to answer within its trained length; check this with `ropescale
-    retrieval`.
-
     With -o, every step is stored: the same command resumes after any interruption.
 
     Many processes share the windows: `torchrun --nproc_per_node 8 -m ropescale search ...`. The result does not depend
     on their number.
     """
-    from ..evals.running.checkpoint import Checkpoint
-    from ..evals.searching.options import SearchOptions, plan_of_start, schedule_file
+    from ..evals import api
+    from ..evals.backends.checkpoint import Checkpoint
 
-    _check_objective(options)
-    out = options["out"]
-    if out is not None:
-        schedule_file(out)
-    names, target = options.pop("source"), options["target_length"]
+    keywords, text = keywords_for(api.search, options), text_of(source, options)
     checkpoint = made(Checkpoint, options, name=model)
-    chosen = made(
-        SearchOptions,
-        options,
-        patching={name: options[name] for name in PATCHING},
-        path=checkpoint,
-        progress=notes(),
-    )
-    on_top, patching = options["on_top"], chosen.patching
-    plan_of_start(checkpoint.configs[on_top], target, patching)  # check the arguments before importing torch
-    from ..evals.searching.results import files_of  # imported after the checks, because it needs torch
-
-    file = None if out is None else files_of(out)[0]
-
-    def prepare(here: World) -> SearchRun:
-        from ..evals.searching import search_run
-
-        text = text_of(names, options)
-        return search_run.prepare(checkpoint, text if names else None, target, options["bos"], chosen, here, file)
-
-    measure(prepare, lambda name: files_of(name)[1], options, source=names, doing="searching")
+    measure(lambda: api.search(checkpoint, text, progress=True, **keywords), options, _folder)
 
 
-def _check_objective(options: Mapping[str, Any]) -> None:
-    """Raises an error if a text is given for an objective that reads none, or is missing for one that needs it."""
-    from ..errors import DataError
+def _folder(out: str) -> Path:
+    from ..evals.searching.results import files_of  # imports torch
 
-    if options["objective"] == "keys":
-        for name in filter(options.get, ("source", *SOURCE, "max_docs", *READING)):
-            raise DataError(f"the objective keys reads no text; drop {name}", name, "objective")
-    elif not options["source"]:
-        raise click.MissingParameter(ctx=click.get_current_context(), param_hint="'--data'", param_type="option")
+    return files_of(out)[1]

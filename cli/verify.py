@@ -21,7 +21,7 @@ from .options import (
 )
 
 if TYPE_CHECKING:
-    from ..evals.servers.verifying import ServedVerification
+    from ..evals.backends.server_verifying import ServedVerification
     from ..verifying.decoding import Stretch
     from ..verifying.verification import Verification
 
@@ -77,8 +77,8 @@ def command(model: str, generate: bool, lengths: tuple[int, ...], as_json: bool,
 
     [*urls], [*names], timeout = (options.pop(name) for name in ("servers", "served_name", "timeout"))
     if urls:
-        from ..evals.servers.server import Server
-        from ..evals.servers.verifying import verify_served
+        from ..evals.backends.server import Server
+        from ..evals.backends.server_verifying import verify_served
 
         refuse_given("does not apply to a server; leave it out", "server", "schedule", "like")
         del options["schedule"], options["like"]

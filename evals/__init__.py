@@ -10,31 +10,39 @@ from typing import TYPE_CHECKING
 from ..lazy import names_of
 
 if TYPE_CHECKING:
+    from .api import keys as keys
+    from .api import perplexity as perplexity
+    from .api import recommend as recommend
+    from .api import retrieval as retrieval
+    from .api import search as search
+    from .backends.checkpoint import Checkpoint as Checkpoint
+    from .backends.server import Server as Server
     from .data.documents import Document as Document
     from .data.documents import tokenize as tokenize
+    from .data.sources import TextSource as TextSource
     from .data.sources import read_texts as read_texts
-    from .measuring import perplexity as perplexity
-    from .measuring import recommend as recommend
-    from .measuring import retrieval as retrieval
+    from .data.texts import Text as Text
     from .recommending.results import Recommendation as Recommendation
     from .results.result import Result as Result
     from .retrieving.results import Retrieval as Retrieval
     from .searching.results import SearchResult as SearchResult
-    from .searching.search_run import search as search
-    from .servers.server import Server as Server
 
 _HOMES = {
-    "perplexity": "measuring",
+    "perplexity": "api",
     "Result": "results.result",
     "Document": "data.documents",
     "read_texts": "data.sources",
+    "TextSource": "data.sources",
+    "Text": "data.texts",
+    "Checkpoint": "backends.checkpoint",
     "tokenize": "data.documents",
-    "retrieval": "measuring",
+    "retrieval": "api",
     "Retrieval": "retrieving.results",
-    "search": "searching.search_run",
+    "search": "api",
+    "keys": "api",
     "SearchResult": "searching.results",
-    "Server": "servers.server",
-    "recommend": "measuring",
+    "Server": "backends.server",
+    "recommend": "api",
     "Recommendation": "recommending.results",
 }
 

@@ -144,7 +144,12 @@ class Store:
     @property
     def is_empty(self) -> bool:
         """Whether this process's file has no records."""
-        return self._path is None or not _has_records(self._path)
+        if self._path is None:
+            return True
+        if self._path not in self._open:
+            return not _has_records(self._path)
+        with _translated(self._path.parent):  # another connection would not see what is not committed yet
+            return self._open[self._path].execute("SELECT 1 FROM records LIMIT 1").fetchone() is None
 
     def records(self, key: str) -> Iterator[tuple[int, bytes, str, int]]:
         """Yields the number, content, dtype and parts of every intact record with this key, file by file."""

@@ -33,6 +33,28 @@ MOST = 2**28
 """The largest file of key spans, in bytes."""
 
 
+WINDOW, STRIDE, ALPHA, BETA = 4096, 1024, 2.0, -2.0
+"""The values in the paper."""
+
+MAX_LENGTH = 32768
+"""The default of LongPPL's script. One pass covers a text, and its time grows with the square of the length."""
+
+
+def check_window(window: int, max_length: int) -> None:
+    """Checks that a text of ``max_length`` tokens has tokens after the window.
+
+    Raises:
+        DataError: it has none.
+    """
+    if max_length <= window:
+        raise DataError(
+            f"max_length is {max_length:,}, so no text has tokens after the window of {window:,}; give a larger "
+            "max_length or a smaller window",
+            "max_length",
+            "window",
+        )
+
+
 @dataclass(frozen=True)
 class KeySpans:
     """The key tokens' byte ranges in texts.

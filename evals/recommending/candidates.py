@@ -12,7 +12,7 @@ from itertools import product
 from ...configs.configuration import trained_in
 from ...engines import ENGINES, deviations
 from ...engines.base import layers_of
-from ...errors import ConfigError, ScheduleError
+from ...errors import ConfigError, DataError, ScheduleError
 from ...lengths import parse_length
 from ...output.formatting import listed, names_of
 from ...planning.plan import make_plan, refuse_unused
@@ -316,3 +316,24 @@ def objective_and_candidates(
     if target <= goal.short:
         return goal, Candidates.unchanged(options.schedules)
     return goal, find_candidates(config, target, options.patching, options.engine, options.schedules, now)
+
+
+def served_candidates(
+    config: Mapping[str, object], target: int, options: RecommendOptions, labels: Sequence[str]
+) -> tuple[Objective, Candidates]:
+    """Returns the objective and the candidates of a recommendation among served schedules.
+
+    Args:
+        config: the configuration of the served model without ropescale's scaling.
+        labels: the labels of the servers.
+
+    Raises:
+        DataError: no server has the model as it is, or no server has a schedule.
+    """
+    scaled = [label for label in labels if label != AS_IS]
+    if len(scaled) == len(labels) or not scaled:
+        raise DataError(
+            "a recommendation needs a server of the model as it is (served_as base), and one per schedule", "served_as"
+        )
+    goal = objective_of(target, trained_in(config), options.short_weight)
+    return goal, replace(Candidates.unchanged(scaled), served=True)

@@ -9,55 +9,35 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from functools import cached_property
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ...errors import DataError
-from ...models.rotary_modules import unwrapped
 from ...schedules.specs import parse, repeated
+from ..backends import fingerprints
+from ..backends.base import Backend
+from ..backends.schedules import Schedules
+from ..backends.variants import label
 from ..data.windows import windows_by_document
-from ..metrics.stored import ModelFacts, Stored, part_of, positions_of
+from ..metrics.stored import Stored, part_of, positions_of
 from ..parallel.processes import Group, World
-from ..running import fingerprints
-from ..running.checkpoint import Checkpoint
+from ..progress import Notes
 from ..running.corpus import Corpus
-from ..running.corpus_run import CorpusRun, plan_truncation
-from ..running.options import PerplexityOptions, Schedules, TextOptions
-from ..running.perplexity import PerplexityRun
-from ..running.progress import Notes
-from ..running.variants import label
+from ..running.options import PerplexityOptions, TextOptions
+from ..running.perplexity import Part, PerplexityRun
+from ..running.truncation import plan_truncation
 from ..searching.options import SearchOptions
 from ..searching.search_run import SearchRun
 from ..searching.windows import feed_text
 from ..statistics.intervals import PERCENT
 from ..store import Store
 from . import wording
-from .candidates import Candidates, objective_and_candidates
+from .candidates import Candidates
 from .evidence import Deployment, Evidence
 from .options import Objective, RecommendOptions
 from .race import FINALISTS, Round, expected, run_race, share_kept, split_windows
 from .results import Recommendation
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-    from ..data.sources import TextSource
-
-
-def prepare(
-    checkpoint: Checkpoint, source: TextSource, target: int, bos: str | int, options: RecommendOptions, here: World
-) -> RecommendRun:
-    """Prepares a recommendation: validates cheap inputs first, and loads the weights last.
-
-    Raises:
-        RopescaleError: something cannot be read or measured.
-    """
-    objective, candidates = objective_and_candidates(*checkpoint.configs, target, options)
-    texts, tokenizer = source.texts(), checkpoint.tokenizer()
-    corpus = Corpus(texts, objective.lengths, tokenizer, bos, text_options(options), source)
-    checkpoint.warn(Notes.of(options.progress))
-    return RecommendRun(checkpoint.model(here), corpus, objective, candidates, options)
 
 
 def text_options(options: RecommendOptions) -> PerplexityOptions:
@@ -77,17 +57,13 @@ class RecommendRun:
 
     def __init__(
         self,
-        model: PreTrainedModel,
+        backend: Backend,
         corpus: Corpus,
         objective: Objective,
         candidates: Candidates,
         options: RecommendOptions,
     ) -> None:
-        self.model = model
-        self._begin(corpus, objective, candidates, options)
-
-    def _begin(self, corpus: Corpus, objective: Objective, candidates: Candidates, options: RecommendOptions) -> None:
-        """Initialises everything that does not depend on whether a loaded model or servers compute the losses."""
+        self.backend = backend
         self.corpus, self.objective, self.candidates, self.options = corpus, objective, candidates, options
         self.notes = Notes.of(options.progress)
         everything = list(range(len(corpus.documents)))
@@ -97,7 +73,7 @@ class RecommendRun:
         self.finalists: list[str] = []
         self.fed = 0
         self._store, self._group = Store(), Group(World())
-        self.whole = self._measurement(self._part(everything), candidates.specs, self._reading())
+        self.whole = self._measurement(self._part(everything, self._reading()), candidates.specs)
         self.losses: Stored = self.whole.result()
         self.batch_tokens = self.whole.batch_tokens
 
@@ -134,11 +110,11 @@ class RecommendRun:
 
     def planned(self) -> dict[str, Any]:
         """Returns the part of results.json that is known before the run."""
-        return {"model": self.model_facts, "data": self.corpus.facts, "protocol": self._protocol()}
+        return {"model": self.backend.facts, "data": self.corpus.facts, "protocol": self._protocol()}
 
     def result(self) -> Recommendation:
         """Returns the recommendation."""
-        options, path = self.options, self.model_facts["path"]
+        options, path = self.options, self.backend.facts["path"]
         deployment = Deployment(options.name or path, options.revision, options.patching, options.engine)
         evidence = Evidence(
             losses=self.losses,
@@ -149,34 +125,29 @@ class RecommendRun:
             held_out=part_of(self.losses, self.held_out),
             deployment=deployment,
             tolerance=self.options.tolerance,
-            vocabulary=self.model_facts.get("vocabulary"),
+            vocabulary=self.backend.facts.get("vocabulary"),
         )
         return Recommendation(
-            model={**self.model_facts, "trained_length": self.objective.trained},
+            model={**self.backend.facts, "trained_length": self.objective.trained},
             data=self.corpus.facts,
             protocol=self._protocol(),
             versions=fingerprints.versions(),
             evidence=evidence,
         )
 
-    @property
-    def model_facts(self) -> ModelFacts:
-        """The "model" part of results.json."""
-        return self.whole.model_facts
-
     # --- measuring ---
 
-    def _measurement(self, corpus: Corpus, specs: Sequence[str], options: PerplexityOptions) -> CorpusRun:
+    def _measurement(self, corpus: Corpus, specs: Sequence[str], part: Part | None = None) -> PerplexityRun:
         """Returns the measurement of schedules on a corpus."""
-        return PerplexityRun(self.model, corpus, Schedules(specs, None, options.patching), options)
+        return PerplexityRun(self.backend, corpus, Schedules(specs, None, self.options.patching), part)
 
     def _reading(self, **changes: object) -> PerplexityOptions:
         """Returns the options for measuring a round's text."""
         return replace(text_options(self.options), **{"truncation": None, "truncation_stride": None, **changes})
 
-    def _part(self, windows: Sequence[int]) -> Corpus:
+    def _part(self, windows: Sequence[int], options: PerplexityOptions | None = None) -> Corpus:
         """Returns the corpus with only some of its windows, and the lengths at which every candidate is measured."""
-        return self.corpus.part(windows, self.objective.needed)
+        return self.corpus.part(windows, self.objective.needed, options)
 
     def _measure(self, specs: Sequence[str], windows: Sequence[int], title: str, stride: int | None = None) -> Stored:
         """Measures candidates on windows in all processes, and returns all losses so far.
@@ -186,13 +157,11 @@ class RecommendRun:
         Args:
             stride: the stride of truncation, which is also measured; None omits truncation.
         """
-        part = self._part(windows)
-        part.options = self._reading(
+        reading = self._reading(
             batch_tokens=self.batch_tokens, truncation=None if stride else False, truncation_stride=stride
         )
-        run = self._measurement(part, specs, part.options)
-        run.title, run.about = title, {"kind": Recommendation.kind, "whole": self.whole.facts}
-        run.model_facts = self.model_facts  # the weights are hashed once
+        about = {"kind": Recommendation.kind, "whole": self.whole.facts}
+        run = self._measurement(self._part(windows, reading), specs, Part(title, about))
         run.run(self._store, self._group)
         passes, truncation = self._group.from_leader((run.passes, run.truncation))
         self.fed += sum(each.positions for each in (*passes, truncation) if each)
@@ -244,12 +213,12 @@ class RecommendRun:
         The stride is None if truncation costs more than the finalists, or cannot be measured.
         """
         short, specs = self.objective.short, self.candidates.specs
-        if self.whole.trained_length != short:
+        if self.backend.trained != short:
             return None, ""
         finalists = len(specs) if self.candidates.served else FINALISTS + len(self.candidates.always)
         rest = finalists * len(self.held_out) * self.objective.target
         part = self._part(self.held_out)
-        planned, told = plan_truncation(part, short, self.whole.as_trained, rest, self.batch_tokens)
+        planned, told = plan_truncation(part, short, self.backend.as_trained, rest, self.batch_tokens)
         return planned and planned.stride, told
 
     @property
@@ -273,7 +242,7 @@ class RecommendRun:
         documents, bos = self._part(self.race).documents, "no" if self.corpus.bos is None else self.corpus.bos
         try:
             windows = feed_text(documents, self.objective.target, None, bos, options, judged=False)
-            run = SearchRun(unwrapped(self.model), windows, options)
+            run = SearchRun(self.backend, windows, options)
         except DataError as error:
             self.notes.warn(f"warning: the search is skipped: {error}")
             return

@@ -365,7 +365,7 @@ def _search(run: StoredRun) -> dict[str, object]:
         "spec": found.spec,
         "start": next(iter(found.changes)),
         "spent": found.tokens,
-        "said": found.said,
+        "said": [found.verdict],
         "divisors": results["divisors"],
         "history": [row for row in results["history"] if row["held_out"]],
     }

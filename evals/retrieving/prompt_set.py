@@ -17,11 +17,12 @@ from ...lengths import is_plain
 from ..data import documents
 from ..data.encoding import TextEncoder
 from ..data.prompts import PromptFields, PromptRow, followed_by, prompt_row
+from ..data.questions import Generation, Prompt, Question
 from ..data.sources import read_prompts
 from ..data.windows import check_lengths
 from ..metrics.stored import DataFacts
 from ..running.options import RunOptions
-from .prompts import PASSKEY, Generation, Prompt, Question, passkey_prompts
+from .prompts import PASSKEY, passkey_prompts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

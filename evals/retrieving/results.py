@@ -16,6 +16,7 @@ import numpy as np
 
 from ...output.formatting import escaped
 from ..checking import Count, Length, Share
+from ..data.questions import Prompt
 from ..metrics.base import Metric, Picture
 from ..metrics.cells import SENTENCE, change_cell, interval_cell, table
 from ..metrics.verdicts import effect, together, too_few
@@ -33,7 +34,7 @@ from ..statistics.intervals import (
 )
 from .plots import heat_maps
 from .prompt_set import FILE
-from .prompts import DIGITS, Prompt
+from .prompts import DIGITS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

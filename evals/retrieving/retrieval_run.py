@@ -3,91 +3,63 @@
 from __future__ import annotations
 
 import itertools
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from ...models.rotary_modules import evaluating, unwrapped
-from ..data.windows import Window, check_lengths
+from ..backends import fingerprints
+from ..backends.answering import stored_numbers, unpack
+from ..backends.base import Backend
+from ..backends.schedules import Schedules
+from ..backends.tables import names_for
+from ..data.questions import Prompt
+from ..data.windows import Window
 from ..metrics.stored import ModelFacts
 from ..parallel.processes import Group, World
-from ..running import fingerprints
-from ..running.corpus_run import Job, ScoresBatches, task_of
-from ..running.progress import Notes
+from ..progress import Notes
+from ..running.jobs import Job, task_of
 from ..running.runner import Facts, Runner, Task
-from ..running.variants import HeldTables, WithTables, names_for, trained_length, variants
-from ..scoring import memory
 from ..scoring.batches import Batch, BatchPlan, Feed
 from ..statistics.intervals import PERCENT
 from ..store import Store
-from .answering import AnswerScorer, stored_numbers, unpack
-from .prompt_set import RetrievalOptions, RetrievalPrompts, make_prompts, prompts_sha256
-from .prompts import Prompt
+from .prompt_set import RetrievalOptions, RetrievalPrompts, prompts_sha256
 from .results import Answer, Retrieval, answer_of
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-    from ..running.checkpoint import Checkpoint
-    from ..running.options import Schedules
 
 ANSWERING = 2
 """The version of answering. It is increased when the same model and prompts would give different answers, so that
 stored answers of earlier versions are not used."""
 
 
-class RetrievalRun(ABC):
+class RetrievalRun:
     """An interruptible retrieval run: :meth:`result` has the complete schedules and lengths.
 
-    Subclasses return the scorer for given tables and prompts (:meth:`_scoring`).
-
-    Args:
+    Attributes:
         variants: the labelled schedules.
         baseline: the label of the baseline.
-        trained: the trained length, if known.
-        model_facts: the "model" part of results.json.
-        vocabulary: the number of token ids; None if unknown.
-
-    Attributes:
-        title: the title, if this run is part of a larger run, which prints all other notes; else "".
-        about: additional facts that the next run in the same folder is compared with.
         facts: the facts that every answer depends on.
         batch_tokens: the maximum number of positions fed together; at least one prompt is fed.
-        protocol: additional entries of the "protocol" part of results.json.
 
     Raises:
-        DataError: a prompt has ids that are not in the model's vocabulary.
+        DataError: a prompt has ids that are not in the model's vocabulary, or a server cannot score the prompts.
     """
 
     def __init__(
-        self, prompt_set: RetrievalPrompts, options: RetrievalOptions, variants: Sequence[WithTables], baseline: str,
-        trained: int | None, model_facts: ModelFacts, vocabulary: int | None,
-    ) -> None:  # fmt: skip
-        self.prompt_set, self.options, self.variants, self.baseline = prompt_set, options, variants, baseline
-        self.model_facts: ModelFacts = {**model_facts, "trained_length": trained}
-        if vocabulary is not None:
-            prompt_set.check_ids(vocabulary)
-        known = {name: model_facts[name] for name in ("weights", "config_sha256", "dtype")}
-        self.facts: Facts = {"kind": "retrieval", **known, "bos": prompt_set.bos, "answering": ANSWERING}
-        self.title, self.batch_tokens, self.about, self.protocol = "", 1, dict[str, object](), dict[str, object]()
+        self, backend: Backend, prompt_set: RetrievalPrompts, schedules: Schedules, options: RetrievalOptions
+    ) -> None:
+        self.backend, self.prompt_set, self.options = backend, prompt_set, options
+        self.notes = Notes.of(options.progress)
+        backend.refuse(max(prompt_set.prompts), self.notes)
+        self.variants, self.baseline = backend.variants(schedules, self.notes)
+        self.model_facts: ModelFacts = {**backend.facts, "trained_length": backend.trained}
+        if backend.vocabulary is not None:
+            prompt_set.check_ids(backend.vocabulary)
+        kind = {"kind": "retrieval", "bos": prompt_set.bos, "answering": ANSWERING}
+        self.facts: Facts = {**kind, **backend.identity, **backend.arithmetic}
+        self.batch_tokens = options.batch_tokens if backend.batches else 1
         self.answers: list[Answer] = []
         self.tables: dict[tuple[str, int], str] = {}
-
-    @abstractmethod
-    def _scoring(self, tables: HeldTables, prompts: Sequence[Prompt]) -> ScoresBatches:
-        """Returns the scorer for given tables and prompts."""
-
-    def _ready(self) -> AbstractContextManager[object]:
-        """Returns a context in which the scorer can run."""
-        return nullcontext()
-
-    def work(self, positions: int) -> float:
-        """Returns the work per token in a prompt of ``positions``, in any unit."""
-        return 1.0
 
     @property
     def finished(self) -> str:
@@ -102,18 +74,17 @@ class RetrievalRun(ABC):
             store: the store of finished batches, which are not asked again.
             group: the processes that share the prompts; :attr:`answers` is complete only in the first one.
         """
-        prompts, notes = self.prompt_set.prompts, Notes.of(self.options.progress)
+        prompts = self.prompt_set.prompts
         asked = {"lengths": list(prompts), **self.prompt_set.protocol, "source": self.prompt_set.source}
         sizes = {"batch_tokens": self.options.batch_tokens}
-        about = {"kind": "retrieval", "facts": self.facts, **sizes, **asked, **self.about}
-        runner = Runner(self.facts, store or Store(), group or Group(World()), notes, self.work)
+        about = {"kind": "retrieval", "facts": self.facts, **sizes, **asked}
+        runner = Runner(self.facts, store or Store(), group or Group(World()), self.notes, self.backend.work)
         plans = {length: plan_prompts(of_length, self.batch_tokens) for length, of_length in prompts.items()}
-        with self._ready():
+        with self.backend.ready():
             held = [variant.tables(prompts) for variant in self.variants]
             jobs = [Job(tables, (length,), plans[length]) for each in held for length, tables in each.items()]
             runner.take([self._task(job) for job in jobs])
-            if not self.title:
-                runner.announce(about)
+            runner.announce(about)
             runner.run(about)
 
     def planned(self) -> dict[str, Any]:
@@ -132,7 +103,7 @@ class RetrievalRun(ABC):
                 **self.prompt_set.protocol,
                 "has_bos": self.prompt_set.bos is not None,
                 **names_for(self.variants),
-                **self.protocol,
+                **self.backend.protocol,
                 "interval": f"Wilson {PERCENT}; answer NLL: t over prompts, {PERCENT}",
                 "batch_tokens": self.options.batch_tokens,
             },
@@ -153,38 +124,8 @@ class RetrievalRun(ABC):
                 self.answers.append(answer_of(job.label, length, number, prompt, scores, written))
             self.tables[job.label, length] = job.tables.table_sha256
 
-        scorer = self._scoring(job.tables, prompts)
-        return replace(task_of(self.title or job.label, job, scorer, finish, asked=prompts_sha256(prompts)), nll=False)
-
-
-class LoadedRetrieval(RetrievalRun):
-    """The retrieval run of a loaded model.
-
-    Args:
-        about: the "model" part of results.json; None computes it.
-    """
-
-    def __init__(
-        self, model: PreTrainedModel, prompt_set: RetrievalPrompts, schedules: Schedules, options: RetrievalOptions,
-        about: ModelFacts | None = None,
-    ) -> None:  # fmt: skip
-        made, baseline = variants(model, schedules, Notes.of(options.progress))
-        self.model = unwrapped(model)
-        with made[0].applied():  # as-is
-            about = about or fingerprints.describe(self.model, options.path)
-        vocabulary, _ = memory.embedding_shape(self.model)
-        super().__init__(prompt_set, options, made, baseline, trained_length(model), about, vocabulary)
-        self.facts = {**self.facts, **fingerprints.arithmetic(self.model)}
-        self.batch_tokens = options.batch_tokens
-
-    def _scoring(self, tables: HeldTables, prompts: Sequence[Prompt]) -> AnswerScorer:
-        return AnswerScorer(self.model, prompts)
-
-    def _ready(self) -> AbstractContextManager[object]:
-        return evaluating(self.model)
-
-    def work(self, positions: int) -> float:
-        return memory.work(self.model, positions)
+        scorer = self.backend.answers(prompts, job.tables)
+        return replace(task_of(job.label, job, scorer, finish, asked=prompts_sha256(prompts)), nll=False)
 
 
 def plan_prompts(prompts: Sequence[Prompt], batch_tokens: int) -> BatchPlan:
@@ -205,15 +146,3 @@ def plan_prompts(prompts: Sequence[Prompt], batch_tokens: int) -> BatchPlan:
         for start in range(0, len(feeds), together):
             batches.append(Batch(len(batches), tuple(feeds[start : start + together]), positions))
     return BatchPlan(tuple(batches), tuple(sizes))
-
-
-def prepare(
-    checkpoint: Checkpoint, schedules: Schedules, lengths: Sequence[int], depths: str, options: RetrievalOptions,
-    here: World,
-) -> LoadedRetrieval:  # fmt: skip
-    """Prepares a retrieval run: validates cheap inputs first, and loads the weights last."""
-    notes = Notes.of(options.progress)
-    schedules = checkpoint.filled(schedules, check_lengths(lengths)[-1], notes)
-    prompt_set = make_prompts(checkpoint.tokenizer(), lengths, depths, options)
-    checkpoint.warn(notes)
-    return LoadedRetrieval(checkpoint.model(here), prompt_set, schedules, options)

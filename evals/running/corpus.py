@@ -19,10 +19,10 @@ from ..data.texts import Text
 from ..data.windows import check_lengths, check_stride, prefix, windows_by_document
 from ..metrics import METRICS, OPTIONS
 from ..metrics.stored import DataFacts
+from ..progress import Notes
 from ..statistics import intervals
 from ..statistics.intervals import LEAST_WINDOWS
 from .options import PerplexityOptions
-from .progress import Notes
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -79,14 +79,16 @@ class Corpus:
             self.skipped["no_text"] = len(source.options.left_out)
             Notes.of(options.progress).tell(f"left out: {source.left_out}")
 
-    def part(self, windows: Sequence[int], lengths: Sequence[int]) -> Corpus:
+    def part(self, windows: Sequence[int], lengths: Sequence[int], options: PerplexityOptions | None = None) -> Corpus:
         """Returns a corpus with only some windows of this one, and with other lengths.
 
         Args:
             windows: the numbers of the windows, ascending.
+            options: the options of the part's measurement; None for the same.
         """
         part = copy.copy(self)
         part.lengths, part.windows = tuple(lengths), windows_by_document(self.windows, windows)
+        part.options = options or self.options
         part.documents = [self.documents[number] for number in windows]
         return part
 

@@ -12,22 +12,17 @@ import torch
 
 from ...errors import DataError
 from ...files import read_given, sha256
+from ..backends.fingerprints import describe
 from ..data.chats import Unread
 from ..data.documents import Document, check_ids
 from ..data.encoding import TextEncoder, byte_places
-from ..data.key_tokens import KeySpans, joined
+from ..data.key_tokens import ALPHA, BETA, MAX_LENGTH, STRIDE, WINDOW, KeySpans, check_window, joined
 from ..data.texts import Text, TextFile
+from ..progress import Notes, Progress
 from ..scoring.scorer import Scorer, not_finite
-from .fingerprints import describe
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-WINDOW, STRIDE, ALPHA, BETA = 4096, 1024, 2.0, -2.0
-"""The values in the paper."""
-
-MAX_LENGTH = 32768
-"""The default of LongPPL's script. One pass covers a text, and its time grows with the square of the length."""
 
 
 def find(
@@ -42,6 +37,7 @@ def find(
     max_length: int = MAX_LENGTH,
     path: Path | None = None,
     check: Callable[[KeySpans], None] = lambda planned: None,
+    notes: Notes | None = None,
 ) -> KeySpans:
     """Finds the key spans of texts with a key model. Texts start with the tokenizer's usual prefix, such as BOS.
 
@@ -50,6 +46,7 @@ def find(
         max_length: the number of tokens that longer texts are cut to; the tokens that follow are never key tokens.
         path: the model's folder, which is stored with the spans.
         check: called with the texts and parameters, without spans, before any text is scored.
+        notes: shows the progress, by texts.
 
     Raises:
         DataError: a document is not a text, the tokenizer has no offsets or is another model's, or no text has more
@@ -66,17 +63,21 @@ def find(
     spans: dict[str, list[tuple[int, int]]] = {_identity(text): [] for text in held}
     check(KeySpans(spans, made))
     prefix, found, scored, cut = _prefix(tokenizer), 0, 0, 0
-    for text in held:
-        with text.reading() as reading:
-            encoded = encoder.first(reading, max_length + 1 - len(prefix))
-        cut += len(prefix) + len(encoded) > max_length
-        ids = np.concatenate([prefix, encoded.ids]).astype(np.int64)[:max_length]
-        check_ids([Document(text.name, ids, None, "")], scorer.vocabulary)
-        key = key_positions(scorer, torch.tensor(ids), window, stride, alpha, beta, text.name)
-        ends = np.concatenate([0 * np.array(prefix, np.int64), cast(np.ndarray, encoded.byte_ends)])
-        starts = np.concatenate([[0], ends])[np.searchsorted(ends, ends)]  # tokens that share a character have it whole
-        spans[_identity(text)] = joined(np.stack([starts, ends], 1)[key].tolist())
-        found, scored = found + len(key), scored + max(0, len(ids) - window)
+    with Progress("key tokens, by text", len(held), notes is not None and notes.shown) as progress:
+        for text in held:
+            with text.reading() as reading:
+                encoded = encoder.first(reading, max_length + 1 - len(prefix))
+            cut += len(prefix) + len(encoded) > max_length
+            ids = np.concatenate([prefix, encoded.ids]).astype(np.int64)[:max_length]
+            check_ids([Document(text.name, ids, None, "")], scorer.vocabulary)
+            key = key_positions(scorer, torch.tensor(ids), window, stride, alpha, beta, text.name)
+            ends = np.concatenate([0 * np.array(prefix, np.int64), cast(np.ndarray, encoded.byte_ends)])
+            starts = np.concatenate([[0], ends])[
+                np.searchsorted(ends, ends)
+            ]  # tokens that share a character have it whole
+            spans[_identity(text)] = joined(np.stack([starts, ends], 1)[key].tolist())
+            found, scored = found + len(key), scored + max(0, len(ids) - window)
+            progress.add(1)
     if not scored:
         raise DataError(f"no text has more tokens than the window of {window:,}; give longer texts", "window")
     return KeySpans(spans, {**made, "key_tokens": found, "tokens": scored, "cut_texts": cut})
@@ -91,21 +92,6 @@ def _prefix(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """Returns the ids that the tokenizer puts before every text."""
     one = tokenizer("a", return_special_tokens_mask=True)
     return one["input_ids"][: [*one["special_tokens_mask"], 0].index(0)]
-
-
-def check_window(window: int, max_length: int) -> None:
-    """Checks that a text of ``max_length`` tokens has tokens after the window.
-
-    Raises:
-        DataError: it has none.
-    """
-    if max_length <= window:
-        raise DataError(
-            f"max_length is {max_length:,}, so no text has tokens after the window of {window:,}; give a larger "
-            "max_length or a smaller window",
-            "max_length",
-            "window",
-        )
 
 
 def key_positions(

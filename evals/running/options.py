@@ -3,36 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
-from inspect import signature
-from typing import Any, ClassVar, Self
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 from ...errors import DataError
-from ...request import RequestOptions, refuse_unknown
+from ...request import RequestOptions
 from ..data import chats
 from ..data.cutting import BUDGET
 from ..data.windows import check_windows
 from ..metrics import OPTIONS
+from ..progress import Notes
 from ..scoring.batches import LOGITS_BYTES
-from .progress import Notes
-
-
-@dataclass(frozen=True)
-class Schedules:
-    """The schedules of a run in addition to ``as-is``, and their patching options.
-
-    Attributes:
-        given: specs, schedule objects or variants.
-        baseline: the baseline's spec; None for ``as-is``.
-        patching: keyword arguments of :func:`ropescale.patch`.
-        as_is: what ``as-is`` measures, for a model in training; None for the model without its patches.
-    """
-
-    given: Iterable[object] = ()
-    baseline: object = None
-    patching: RequestOptions = field(default_factory=RequestOptions)
-    as_is: object = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,11 +37,6 @@ class RunOptions:
             value = getattr(self, name, None)
             if value is not None and value < 1:
                 raise DataError(f"{name} must be 1 or more, not {value}")
-
-    @classmethod
-    def of(cls, options: Mapping[str, Any]) -> Self:
-        """Builds the options from a public function's keywords, after :func:`check_keywords`."""
-        return cls(**options)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +80,7 @@ class PerplexityOptions(TextOptions):
             as much as everything else.
         truncation_stride: the number of tokens that each window of truncation scores; implies ``truncation``.
         seed: stored with the results; nothing is random, so no result depends on it.
-        of_metrics: the values of the options that metrics declare, by name; :meth:`of` takes them as keywords.
+        of_metrics: the values of the options that metrics declare, by name.
         patching: keyword arguments of :func:`ropescale.patch` for every schedule, such as ``layers`` or ``on_top``.
         source: the name of the documents in the results.
         path: the checkpoint's folder, to hash its files; None hashes the live parameters.
@@ -114,12 +91,6 @@ class PerplexityOptions(TextOptions):
     short_context: bool = True
     seed: int = 0
     of_metrics: Mapping[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, options: Mapping[str, Any], **more: Any) -> Self:
-        """Builds the options of a measurement from keywords, including those of metrics."""
-        own = {name: value for name, value in options.items() if name not in OPTIONS}
-        return cls(**own, **more, of_metrics={name: options[name] for name in OPTIONS if name in options})
 
     def __post_init__(self) -> None:
         values = {name: option.value(self.of_metrics.get(name)) for name, option in OPTIONS.items()}
@@ -156,19 +127,22 @@ class PerplexityOptions(TextOptions):
         return BUDGET if self.budget_tokens is None and self.windows is None else self.budget_tokens
 
 
-def check_keywords(
-    function: Callable[..., object], options: type[RunOptions], given: Iterable[str], *more: str
-) -> None:
-    """Checks the keywords of a public function; ``more`` lists additional known keywords.
+def refuse_impossible(asked: str, longest: int, trained: int | None) -> None:
+    """Raises an error if truncation is requested and cannot be measured.
+
+    Args:
+        asked: the option that requests truncation, or "".
+        longest: the largest measured length.
+        trained: the trained length, if known.
 
     Raises:
-        TypeError: a keyword is unknown; the message names it.
+        DataError: the trained length is unknown, or no length exceeds it.
     """
-    parameters = signature(function).parameters.values()
-    own = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
-    refuse_unknown(f"ropescale.evals.{function.__name__}", given, [*own, *keywords_of(options), *more])
-
-
-def keywords_of(options: type[RunOptions]) -> list[str]:
-    """Returns the keywords that set the options of a run, except those of metrics."""
-    return [each.name for each in fields(options) if each.name != "of_metrics"]
+    if asked and trained is None:
+        raise DataError(f"{asked} is given, but the model's trained length is unknown; drop {asked}", asked)
+    if asked and trained is not None and longest <= trained:
+        raise DataError(
+            f"{asked} is given, but no length is beyond the {trained:,} tokens that the model was trained with; give "
+            f"a longer one, or drop {asked}",
+            asked,
+        )

@@ -11,61 +11,122 @@ All passes are planned before the first one runs: schedule -> tables at each len
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 
-from ...configs.configuration import trained_in
-from ...models.rotary_modules import evaluating
-from ...output.formatting import markdown
-from ..data import documents as data_documents
-from ..data.windows import check_lengths, check_stride
+from ..backends import fingerprints
+from ..backends.base import Backend
+from ..backends.schedules import Schedules
+from ..backends.tables import names_for, passes_of
+from ..data import chats
+from ..data.documents import check_ids
+from ..data.windows import sliding
+from ..metrics import METRICS, OPTIONS
 from ..metrics.paired import short_length
-from ..metrics.stored import Divergence, ModelFacts
+from ..metrics.stored import Divergence, Pass, Tables, Truncation
+from ..metrics.verdicts import too_few
 from ..parallel.processes import Group, World
-from ..scoring import memory
-from ..scoring.batches import Batch, BatchPlan, Scored
-from ..scoring.executor import Executor
-from ..scoring.scorer import Scorer
-from ..store import FinishedBatches, Store
-from . import fingerprints
+from ..progress import Notes
+from ..results.result import Result
+from ..scoring.batches import Batch, BatchPlan, plan_pass
+from ..scoring.scorer import SCORING
+from ..statistics.intervals import PERCENT
+from ..store import Store
 from .corpus import Corpus
-from .corpus_run import CorpusRun, Job, distinct, refuse_impossible
-from .options import PerplexityOptions, Schedules
-from .progress import Notes, duration
-from .runner import Facts, Task
-from .variants import AsTrained, HeldTables, trained_length, variants
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-    from ..data.sources import TextSource
-    from .checkpoint import Checkpoint
+from .dry_run import DryRun
+from .jobs import Job, distinct, task_of
+from .options import refuse_impossible
+from .runner import Facts, Runner, Task
+from .short_cost import comparing
+from .truncation import TruncationJob, plan_truncation
 
 
-class PerplexityRun(CorpusRun):
-    """A measurement of a loaded model: :meth:`result` returns the complete passes."""
+@dataclass(frozen=True)
+class Part:
+    """What a larger run says of a measurement that is a part of it.
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        corpus: Corpus,
-        schedules: Schedules,
-        options: PerplexityOptions,
-    ) -> None:
-        made, labelled = variants(model, schedules, Notes.of(options.progress))
-        super().__init__(corpus, options, labelled, trained_length(model))
-        self.variants = made
-        refuse_impossible(options.asks_truncation, corpus.lengths[-1], self.trained_length)
-        self.scorer = Scorer(model, options.logits_bytes)
-        data_documents.check_ids(corpus.documents, self.scorer.vocabulary, corpus.bos)
-        self.batch_tokens = options.batch_tokens or memory.default_batch_tokens(
-            self.scorer.model, corpus.lengths[-1], options.logits_bytes
-        )
+    Attributes:
+        title: the title of the part's passes; the larger run prints all other notes.
+        about: additional facts that the next run in the same folder is compared with.
+        further_positions: the number of positions that the larger run feeds outside this part, which are added to the
+            cost that truncation may have.
+    """
+
+    title: str = ""
+    about: Mapping[str, object] = field(default_factory=dict)
+    further_positions: int = 0
+
+
+class PerplexityRun:
+    """An interruptible measurement of a corpus: :meth:`result` returns the complete passes.
+
+    Args:
+        corpus: the documents, with the options of the measurement.
+        part: for a part of a larger run, what that run says of it.
+
+    Attributes:
+        variants: the labelled schedules to measure.
+        baseline: the label of the baseline.
+        batch_tokens: the maximum number of positions in a batch.
+
+    Raises:
+        DataError, ScheduleError: the text, a schedule or an option does not fit; raised before anything is scored.
+        ServerError: a server cannot score the text.
+    """
+
+    def __init__(self, backend: Backend, corpus: Corpus, schedules: Schedules, part: Part | None = None) -> None:
+        self.backend, self.corpus, self.options, self.part = backend, corpus, corpus.options, part or Part()
+        self.notes = Notes.of(self.options.progress)
+        self.variants, self.baseline = backend.variants(schedules, self.notes)
+        longest = corpus.lengths[-1]
+        refuse_impossible(self.options.asks_truncation, longest, backend.trained)
+        backend.refuse(longest, self.notes)
+        if backend.vocabulary is not None:
+            check_ids(corpus.documents, backend.vocabulary, corpus.bos)
+        self.batch_tokens = 1
+        if backend.batches:
+            self.batch_tokens = self.options.batch_tokens or backend.batch_tokens(longest)
+        self.passes: list[Pass] = []
+        self.divergences: list[Divergence] = []
+        self.truncation: Truncation | None = None
+        self._texts = backend.texts(corpus.documents, corpus.bos, self.notes)
+        self._stride: int | None = None  # truncation's stride: the last run's, then this run's
+        self._plans: dict[int, BatchPlan] = {}
+        self._figures: Tables = {}
+
+    def run(self, store: Store | None = None, group: Group | None = None) -> None:
+        """Measures every schedule. :attr:`passes` contains the complete passes, even after an interruption.
+
+        Args:
+            store: the store of finished batches.
+            group: the processes that share the work; :attr:`passes` is complete only in the first one.
+        """
+        store, group = store or Store(), group or Group(World())
+        self.batch_tokens, self._stride = group.from_leader(self._as_before(store.last))
+        runner = self._runner(store, group)
+        with self.backend.ready():
+            jobs, compared, last, told = self._taken(runner)
+            if not self.part.title:
+                if special := self.corpus.special:
+                    self.notes.tell(
+                        f"{special:,} tokens of the text are special tokens, which may mark the start or end of text; "
+                        "split_special_tokens encodes them as ordinary text"
+                    )
+                to_run = runner.announce(self._about)
+                if told and (to_run or not last):
+                    self.notes.tell(told)
+                few = too_few(len(self.corpus.windows)) if len(self.variants) > 1 else ""
+                if to_run and few:
+                    self.notes.tell(f"{few}: differences are printed without one")
+                if to_run:
+                    self._announce(jobs, compared)
+            if runner.left:
+                self._texts.check(runner.left[0])
+            runner.run(self._about)
 
     def dry_run(self) -> DryRun:
         """Plans the run and times one batch, without storing anything.
@@ -74,203 +135,206 @@ class PerplexityRun(CorpusRun):
             RunError: the batch does not fit into memory, or its logits are not finite.
         """
         runner = self._runner(Store(), Group(World()))
-        with self._ready():
+        with self.backend.ready():
             jobs = self._taken(runner)[0]
-            widest = max(jobs[0].plan.batches, key=lambda batch: (batch.fed, batch.positions))
+            widest = _widest(jobs[:1])
+            scorer = self._texts.under(jobs[0].tables)
             with jobs[0].tables.live():
-                self._executor.score(widest)
+                scorer.score(widest)
                 start = time.perf_counter()
-                self._executor.score(widest)
+                scorer.score(widest)
                 seconds = time.perf_counter() - start
         passes = [
             {"title": title, "windows": sum(len(each.feeds) for each in batches), "batches": len(batches),
              "tokens": sum(each.fed for each in batches)}
             for title, batches in runner.left_of.items() if batches
         ]  # fmt: skip
-        work = sum(each.fed * self.work(each.positions) for each in runner.left)
-        seconds *= work / (widest.fed * self.work(widest.positions))
-        about = memory.described(self.scorer.model, widest, self.options.logits_bytes)
-        return DryRun(passes, about, seconds, widest.fed)
+        work = sum(each.fed * self.backend.work(each.positions) for each in runner.left)
+        seconds *= work / (widest.fed * self.backend.work(widest.positions))
+        return DryRun(passes, self.backend.memory(widest), seconds, widest.fed)
 
     @cached_property
-    def model_facts(self) -> ModelFacts:  # type: ignore[override]
-        """The model before any schedule: the "model" part of results.json."""
-        with self.variants[0].applied():  # as-is
-            return fingerprints.describe(self.scorer.model, self.options.path)
-
-    @cached_property
-    def facts(self) -> Facts:  # type: ignore[override]
-        """The facts that determine the numbers of every pass, in addition to the pass's own.
-
-        They include the versions of torch and transformers: different kernels or modelling files may round or compute
-        differently, so batches of different versions must not be mixed.
-        """
+    def facts(self) -> Facts:
+        """The facts that determine the numbers of all passes; each pass has additional facts."""
         return {
-            **self._common_facts,
-            **fingerprints.arithmetic(self.scorer.model),
-            "logits_bytes": self.options.logits_bytes,
+            **self.backend.identity,
+            "text": self.corpus.sha256,
+            "tokens": fingerprints.tokens_sha256(self.corpus.documents),
+            "bos": self.corpus.bos,
+            "stride": self.options.stride,
+            "scoring": SCORING,
+            **self.backend.arithmetic,
         }
 
-    # --- Implementation for a loaded model ---
+    def _runner(self, store: Store, group: Group) -> Runner:
+        part = "in this round" if self.part.title else "to go"
+        return Runner(self.facts, store, group, self.notes, self.backend.work, part)
 
-    def work(self, positions: int) -> float:
-        return memory.work(self.scorer.model, positions)
-
-    def _ready(self) -> AbstractContextManager[object]:
-        return evaluating(self.scorer.model)
-
-    @cached_property
-    def _executor(self) -> Executor:
-        return Executor(self.scorer, self.corpus.documents, self.corpus.bos, self.notes.warn)
-
-    def _scoring(self, tables: HeldTables, bos: int | None) -> Executor:
-        if bos == self.corpus.bos:
-            return self._executor
-        return Executor(self.scorer, self.corpus.documents, bos, self.notes.warn)
-
-    def as_trained(self, length: int) -> HeldTables:
-        return AsTrained(self.scorer.model).tables([length])[length]
-
-    def _check(self, first: Batch) -> None:
-        self._executor.check(first)
-
-    def _comparing(self, jobs: Sequence[Job]) -> list[Task]:
-        """Returns the task of the short-context cost, which compares every schedule with the baseline at one length."""
-        length = short_length(self.corpus.lengths, self.trained_length)
-        if length is None or not self.options.short_context:
-            return []
-        at = {job.label: job.tables for job in jobs if length in job.lengths}
-        base, plan = at.pop(self.baseline), self._plan(length)
-        others = list(at.values())
-        return [comparing(base, others, length, plan, self._executor, self.divergences.extend)] if others else []
-
-    def _announce_run(self, jobs: Sequence[Job], compared: Sequence[Task]) -> None:
-        """Tells the user the cost of the run."""
-        own = distinct(jobs)
+    def _announce(self, jobs: Sequence[Job], compared: Sequence[Task]) -> None:
+        """Tells the user the cost of the run, and what the backend cannot measure."""
+        own, stride = distinct(jobs), self.options.stride
         total = sum(job.plan.positions for job in own)
-        if self.options.stride is not None:  # without a stride, the cost is obvious
+        if self.backend.compares and stride is not None:  # without a stride, the cost is obvious
             self.notes.tell(f"{total:,} tokens to feed, in {sum(job.plan.windows for job in own):,} windows")
         for task in compared if compared and compared[0].facts else ():
             fed = (1 + len(task.facts)) * task.plan.positions
-            length = short_length(self.corpus.lengths, self.trained_length)
-            self.notes.tell(f"the short-context cost at {length:,} takes {fed:,} tokens more ({fed / total:.0%})")
-        batches = [batch for job in jobs for batch in job.plan.batches]
-        widest = max(batches, key=lambda batch: (batch.fed, batch.positions))  # the largest estimated memory
-        self.notes.tell(memory.described(self.scorer.model, widest, self.options.logits_bytes))
+            self.notes.tell(f"the short-context cost at {self._short:,} takes {fed:,} tokens more ({fed / total:.0%})")
+        if memory := self.backend.memory(_widest(jobs)):
+            self.notes.tell(memory)
+        for limit in self.backend.limits(self.variants, self.options.short_context and self._short is not None):
+            self.notes.tell(limit)
 
+    @property
+    def _short(self) -> int | None:
+        """The length of the short-context cost; None if every length is beyond the trained one."""
+        return short_length(self.corpus.lengths, self.backend.trained)
 
-def prepare(
-    checkpoint: Checkpoint,
-    schedules: Schedules,
-    source: TextSource,
-    lengths: Sequence[int],
-    bos: str | int,
-    options: PerplexityOptions,
-    here: World,
-) -> PerplexityRun:
-    """Prepares a measurement: validates cheap inputs first, and loads the weights last.
+    # --- planning ---
 
-    Raises:
-        RopescaleError: an input cannot be read or measured.
-    """
-    lengths, notes = check_lengths(lengths), Notes.of(options.progress)
-    source.refuse_endless(options.max_docs)
-    check_stride(options.stride, lengths)
-    texts, schedules = source.texts(), checkpoint.filled(schedules, lengths[-1], notes)
-    if options.asks_truncation:
-        refuse_impossible(options.asks_truncation, lengths[-1], trained_in(checkpoint.config))
-    corpus = Corpus(texts, lengths, checkpoint.tokenizer(), bos, options, source)
-    checkpoint.warn(notes)
-    return PerplexityRun(checkpoint.model(here), corpus, schedules, options)
+    def _taken(self, runner: Runner) -> tuple[list[Job], list[Task], list[Task], str]:
+        """Adds all tasks to a runner, and returns the jobs, the tasks of the short-context cost and of truncation, and
+        a note on truncation."""
+        jobs: list[Job] = []
+        for variant in self.variants:
+            held = variant.tables(self.corpus.lengths)  # raises an error if the schedule does not fit
+            self._figures |= {tables.table_sha256: tables.figures for tables in held.values()}
+            if self.options.stride is not None:  # each length has windows of its own
+                jobs += [Job(tables, (length,), self._plan(length)) for length, tables in held.items()]
+            else:  # as few passes as the tables allow
+                jobs += [Job(each.tables, each.lengths, self._plan(each.lengths[-1])) for each in passes_of(held)]
+        compared = self._comparing(jobs)
+        rest = self.part.further_positions + sum(job.plan.positions for job in distinct(jobs))
+        planned, told = plan_truncation(
+            self.corpus, self.backend.trained, self.backend.as_trained, rest, self.batch_tokens, self._stride
+        )
+        last = []
+        if planned:
+            self._stride, title = planned.stride, f"truncation to {planned.lengths[-1]:,}"
+            scorer = self._texts.under(planned.tables)
+            finish = partial(self._finish_truncation, planned)
+            last = [task_of(title, planned, scorer, finish, truncation=planned.stride)]
+        tasks = []
+        for job in jobs:
+            title = self.part.title or f"{job.label} at {job.lengths[-1]:,}"
+            tasks.append(task_of(title, job, self._texts.under(job.tables), partial(self._finish, job)))
+        runner.take([*tasks, *compared, *last])
+        return jobs, compared, last, told
 
+    def _comparing(self, jobs: Sequence[Job]) -> list[Task]:
+        """Returns the task of the short-context cost, which compares every schedule with the baseline at one length."""
+        if self._short is None or not self.options.short_context or not self.backend.compares:
+            return []
+        at = {job.label: job.tables for job in jobs if self._short in job.lengths}
+        base, plan = at.pop(self.baseline), self._plan(self._short)
+        others = list(at.values())
+        return [comparing(base, others, self._short, plan, self._texts, self.divergences.extend)] if others else []
 
-# --- Dry runs
+    # --- the result ---
 
+    @property
+    def finished(self) -> str:
+        """The number of completed passes, as text, or ""."""
+        return f"{len(self.passes)} finished passes" if self.passes else ""
 
-@dataclass(frozen=True)
-class DryRun:
-    """The plan of a run, with its memory and time.
+    def planned(self) -> dict[str, Any]:
+        """Returns the part of results.json that is known before the run."""
+        options, known = self.options, self.result()
+        lengths, trained = self.corpus.lengths, known.trained_length
+        rows = [{"schedule": each.label, "length": length} for each in self.variants for length in lengths]
+        short = options.short_context and short_length(lengths, trained) is not None and len(self.variants) > 1
+        return {
+            "model": known.model,
+            "data": known.data,
+            "protocol": known.protocol,
+            "rows": rows,
+            "paired": [{"kl": 0.0}] if short else [],
+            **{metric.key: metric.is_planned(options.of_metrics) for metric in METRICS if metric.called},
+            "truncation": options.truncation is not False and trained is not None and lengths[-1] > trained,
+        }
 
-    Attributes:
-        passes: the passes in order; schedules with the same tables share a pass. Each has a ``title`` (schedule and
-            length, or the comparison), and the numbers of ``windows``, ``batches`` (forward passes) and fed ``tokens``,
-            including BOS.
-        memory: a sentence on the memory of the weights and of a batch.
-        seconds: the estimated time in one process, based on a batch that was timed after a warm-up.
-        timed: the number of tokens of that batch.
-    """
+    def result(self) -> Result:
+        """Returns everything measured so far."""
+        options, corpus, trained = self.options, self.corpus, self.backend.trained
+        return Result(
+            model=self.backend.facts,
+            data=corpus.facts,
+            protocol={
+                "name": "ropescale",
+                "mode": "prefix" if options.stride is None else "sliding",
+                "bos": corpus.bos_option,
+                "stride": options.stride,
+                **({} if options.stride else {"windows": options.windows, "budget_tokens": options.budget}),
+                **({} if options.score == chats.ALL else {"score": options.score}),
+                **(self.truncation.facts if self.truncation else {}),
+                "seed": options.seed,
+                **{name: options.of_metrics[name] for name, option in OPTIONS.items() if option.read is None},
+                **names_for(self.variants),
+                **self.backend.protocol,
+                "interval": f"{corpus.interval}, {PERCENT}",
+                "batch_tokens": self.batch_tokens,
+            },
+            versions=fingerprints.versions(),
+            passes=self.passes,
+            documents=corpus.documents,
+            windows=corpus.windows,
+            bos=corpus.has_bos,
+            baseline=self.baseline,
+            trained_length=trained,
+            tables={each.table_sha256: self._figures[each.table_sha256] for each in self.passes},
+            divergences=self.divergences,
+            options=dict(options.of_metrics),
+            truncation=self.truncation,
+        )
 
-    passes: Sequence[Mapping[str, Any]]
-    memory: str
-    seconds: float
-    timed: int
+    @property
+    def _about(self) -> Facts:
+        """The facts that the next run in the same folder is compared with."""
+        return {
+            "facts": self.facts,
+            "lengths": list(self.corpus.lengths),
+            "batch_tokens": self.batch_tokens,
+            "schedules": [variant.label for variant in self.variants],
+            **({"truncation_stride": self._stride} if self._stride else {}),
+            **self.part.about,
+        }
 
-    def to_dict(self) -> dict[str, object]:
-        """Returns the plan as plain data."""
-        return asdict(self)
+    def _as_before(self, last: Facts) -> tuple[int, int | None]:
+        """Returns the last run's batch size and truncation stride if its batches can be reused, else this run's."""
+        if last.get("facts") != self.facts:
+            return self.batch_tokens, None
+        size, stride = last.get("batch_tokens"), last.get("truncation_stride")
+        same_lengths = last.get("lengths") == list(self.corpus.lengths)
+        return (
+            size if self.options.batch_tokens is None and isinstance(size, int) else self.batch_tokens,
+            stride if same_lengths and isinstance(stride, int) else None,
+        )
 
-    def to_markdown(self) -> str:
-        """Returns a table of the passes, followed by memory and time."""
-        total = {name: sum(each[name] for each in self.passes) for name in ("windows", "batches", "tokens")}
-        lines = [*self.passes, {"title": "in all", **total}]
-        rows = [[each["title"], *(f"{each[name]:,}" for name in total)] for each in lines]
-        table = markdown(["pass", "windows", "forward passes", "tokens fed"], rows, right=[1, 2, 3])
-        time = f"time: {duration(self.seconds)} in one process, estimated from a batch of {self.timed:,} tokens"
-        return f"{table}\n\n{self.memory}\n{time}"
+    def _plan(self, length: int) -> BatchPlan:
+        if length not in self._plans:
+            tokens = [len(document.ids) for document in self.corpus.documents]
+            stride, bos = self.options.stride, self.corpus.has_bos
+            self._plans[length] = plan_pass(tokens, length, stride, bos, self.batch_tokens, sliding)
+        return self._plans[length]
 
-
-# --- The short-context cost: the change of predictions within the trained length
-
-VALUES = 2
-"""Numbers stored per scored token."""
-
-
-def comparing(
-    base: HeldTables,
-    others: Sequence[HeldTables],
-    length: int,
-    plan: BatchPlan,
-    executor: Executor,
-    finish: Callable[[list[Divergence]], None],
-) -> Task:
-    """Returns the task that compares schedules with the baseline, which runs once for each batch.
-
-    Schedules with the same tables share their passes. A schedule with the baseline's tables needs no pass.
-
-    Args:
-        base, others: the tables of the baseline and of each schedule.
-        length: the number of positions of each window.
-        plan: the batches of the windows.
-        finish: called with all comparisons.
-    """
-    distinct = {each.rotation: each for each in others if each.rotation != base.rotation}
-
-    def score(batch: Batch, lacking: Sequence[int]) -> list[Scored]:
-        live = [each.live for each in distinct.values()]
-        return executor.compare(batch, base.live, [live[number] for number in lacking])
-
-    def complete(finished: Sequence[FinishedBatches]) -> None:
-        unchanged = [[np.full(size, value, np.float32) for size in plan.sizes] for value in (0.0, 1.0)]
-        numbers = {}
-        for rotation, done in zip(distinct, finished, strict=True):
-            halves = {number: np.split(each.nll, VALUES) for number, each in done.batches.items()}
-            numbers[rotation] = [plan.assembled({n: half[row] for n, half in halves.items()}) for row in range(VALUES)]
-        # Each schedule feeds the windows once; the baseline's forward passes are added to the first schedule's.
-        shares, found = {rotation: 1 if number else 2 for number, rotation in enumerate(distinct)}, []
-        for other in others:
-            (kl, same), share = numbers.get(other.rotation, unchanged), shares.pop(other.rotation, 0)
-            found.append(
-                Divergence(
-                    schedule=other.variant.label,
-                    baseline=base.variant.label,
-                    length=length,
-                    kl=kl,
-                    same=same,
-                    forward_passes=share * plan.windows,
-                    positions=share * plan.positions,
-                )
+    def _finish(self, job: Job, nll: list[np.ndarray]) -> None:
+        """Adds a completely scored pass to the results."""
+        fed = 0 if any(each.key == job.key for each in self.passes) else 1
+        self.passes.append(
+            Pass(
+                schedule=job.label,
+                table_sha256=job.tables.table_sha256,
+                lengths=job.lengths,
+                nll=nll,
+                forward_passes=fed * job.plan.windows,
+                positions=fed * job.plan.positions,
+                key=job.key,
             )
-        finish(found)
+        )
 
-    facts = [{"length": length, "divergence": [base.rotation, rotation], "plan": plan.sha256} for rotation in distinct]
-    return Task("short-context cost", plan, facts, score, complete, values=VALUES, further_passes=1, nll=False)
+    def _finish_truncation(self, job: TruncationJob, nll: list[np.ndarray]) -> None:
+        self.truncation = Truncation(job.lengths[-1], job.stride, job.tables.table_sha256, nll)
+
+
+def _widest(jobs: Iterable[Job]) -> Batch:
+    """Returns the batch with the largest estimated memory."""
+    return max((batch for job in jobs for batch in job.plan.batches), key=lambda batch: (batch.fed, batch.positions))

@@ -13,17 +13,16 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Protocol, TypeVar, cast
 
-from ...errors import CheckpointError, RunError
+from ...errors import CheckpointError, RopescaleError, RunError
 from ...output.formatting import listed
 from ..parallel.processes import Group, World
+from ..progress import Notes, Progress, duration
 from ..results.folder import refuse_loss
 from ..results.saving import Saved
 from ..scoring.batches import Batch, BatchPlan, Scored, cost, owners
 from ..store import Facts, FinishedBatches, Store, opened
-from .progress import Notes, Progress, duration
 
 LONG_SECONDS = 60
 """The number of seconds above which a run announces the remaining time."""
@@ -271,6 +270,11 @@ class Measurement(Protocol[R]):
     """A resumable measurement."""
 
     @property
+    def notes(self) -> Notes:
+        """The notes to the user."""
+        ...
+
+    @property
     def finished(self) -> str:
         """The number of complete parts, such as ``2 finished passes``, or ""."""
         ...
@@ -288,28 +292,34 @@ class Measurement(Protocol[R]):
         ...
 
 
+class NotWritten(CheckpointError):
+    """A result that cannot be written; ``result`` has it."""
+
+    def __init__(self, cause: RopescaleError, result: Saved) -> None:
+        super().__init__(str(cause), *cause.fields)
+        self.result = result
+
+
 def carry_out(
     measurement: Measurement[R],
     folder: Path | None,
     fresh: bool = False,
     group: Group | None = None,
-    show: Callable[[R, Path | None], None] | None = None,
     force: bool = False,
-    files: Mapping[str, bytes] = MappingProxyType({}),
 ) -> R:
     """Runs a measurement, and writes the result into ``folder`` if given.
+
+    An interrupted run writes the result of its complete parts.
 
     Args:
         fresh: discard the folder's finished batches.
         group: the processes that share the work; only the first one gets a complete result.
-        show: prints the result; called with the result, and with the folder if it was written, else None. If ``show``
-            is given, an interrupted run writes the result of its complete parts.
         force: replace results even if they are of another text or model, or have more schedules, lengths or metrics.
-        files: the content of additional files to write into the folder, by name.
 
     Raises:
         CheckpointError: the folder contains more results or results of another text or model; raised before anything
             is run.
+        NotWritten: the result cannot be written.
     """
     group = group or Group(World())
     if folder is not None:
@@ -318,34 +328,31 @@ def carry_out(
         try:
             measurement.run(store, group)
         except BaseException:  # for Ctrl-C, logits that are not finite, or missing memory: keep hours of finished work
-            if show and folder and group.world.leads:
-                _keep(measurement, store, folder, force, files)
+            if folder and group.world.leads:
+                _keep(measurement, store, folder, force)
             raise
         result = measurement.result()
-        if group.world.leads:
-            written = None
+        if folder and group.world.leads:
             try:
-                if folder:
-                    result.save(folder, force=force, files=files)
-                    written = folder
-            finally:
-                if show:
-                    show(result, written)
+                result.save(folder, force=force)
+            except RopescaleError as error:
+                raise NotWritten(error, result) from error
     return result
 
 
-def _keep(measurement: Measurement[Saved], store: Store, folder: Path, force: bool, files: Mapping[str, bytes]) -> None:
+def _keep(measurement: Measurement[Saved], store: Store, folder: Path, force: bool) -> None:
     """Writes the result of the complete parts of an interrupted run, and tells the user about finished batches."""
+    notes = measurement.notes
     if not store.finished:
         if store.is_empty:
-            Notes(shown=True).tell("the run stopped before any batch was finished; run the same command to restart it")
+            notes.tell("the run stopped before any batch was finished; run the same command to restart it")
         return
     tables, finished = "", measurement.finished
     if finished:
         with suppress(CheckpointError):  # the disk is full, or the folder contains more results
-            measurement.result().save(folder, force=force, files=files)
+            measurement.result().save(folder, force=force)
             tables = f", and the tables of the {finished}"
-    Notes(shown=True).tell(
+    notes.tell(
         f"the run stopped; {store.finished} finished batches are kept in {folder}{tables}; run the same command to "
         "continue"
     )

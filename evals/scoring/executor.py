@@ -46,6 +46,10 @@ class Executor:
         self._most: int | None = None  # positions that fit, after an out-of-memory error
         self._chunks: dict[int, int | None] = {}  # chunk size by window length
 
+    def under(self, tables: object) -> Executor:
+        """Returns this scorer, because the caller makes the tables live in the model itself."""
+        return self
+
     def check(self, batch: Batch) -> None:
         """Runs :meth:`Scorer.check` on the first window of a batch."""
         with torch.inference_mode():

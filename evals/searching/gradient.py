@@ -11,12 +11,12 @@ from typing import TypeVar
 import torch
 
 from ..parallel.processes import Group
-from ..running.progress import Progress
+from ..progress import Progress
 from ..store import STEP, Facts, Store, key_of
 from .learner import Evaluator
 from .metrics import Trial
 from .search_space import Point, Space
-from .windows import BATCH, CHECKS, WINDOWS, Budget, Sample, tokens_in
+from .windows import BATCH, CHECKS, WINDOWS, Budget, WeightedWindow, tokens_in
 
 T = TypeVar("T")
 
@@ -33,7 +33,7 @@ BETAS = (0.9, 0.99)
 """The decay rates of Adam's moments (Kingma and Ba 2014, arXiv:1412.6980)."""
 
 
-def search(space: Space, budget: Budget, samples: Sequence[Sample], trials: Trials) -> Trial:
+def search(space: Space, budget: Budget, windows: Sequence[WeightedWindow], trials: Trials) -> Trial:
     """Runs gradient descent from YaRN's default, or from a ramp that starts later, and returns the check with the
     lowest loss.
 
@@ -42,11 +42,11 @@ def search(space: Space, budget: Budget, samples: Sequence[Sample], trials: Tria
     slows or stops the descent. So a few starts are compared first, if this takes at most :data:`TRIED` of the budget.
 
     Args:
-        samples: the samples to learn from, in the order in which they are fed.
+        windows: the windows to learn from, in the order in which they are fed.
         trials: computes the losses.
     """
     point, starts = space.start, [space.start, *space.later_starts]
-    compared = samples[: min(WINDOWS, int(TRIED * budget.windows / len(starts)))]
+    compared = windows[: min(WINDOWS, int(TRIED * budget.windows / len(starts)))]
     set_aside = len(starts) * len(compared) + CHECKS * budget.held_out
     steps = max(0, (budget.windows - set_aside) // BATCH)
     checked_after = {round(steps * n / (CHECKS - 1)) - 1 for n in range(1, CHECKS)}  # the last step among them
@@ -54,7 +54,7 @@ def search(space: Space, budget: Budget, samples: Sequence[Sample], trials: Tria
     checks = [trials.check(space.start)]
     if compared:
         point = least(trials.compare(starts, compared)).point
-    average, feed = point, cycle(samples)
+    average, feed = point, cycle(windows)
     numbers, rates = torch.tensor(point, dtype=torch.float64), torch.tensor(space.rates, dtype=torch.float64)
     adam = torch.optim.Adam([numbers], lr=1.0, betas=BETAS)
     for step in range(steps):
@@ -109,50 +109,52 @@ class Trials:
     """Evaluates points, and records their losses.
 
     Args:
-        choosing: the selection samples, which every check uses.
+        choosing: the selection windows, which every check uses.
 
     Attributes:
-        steps: the trials on samples to learn from.
-        checks: the trials on the selection samples.
+        steps: the trials on windows to learn from.
+        checks: the trials on the selection windows.
         spent: the total number of tokens fed.
     """
 
-    def __init__(self, evaluator: Evaluator, choosing: Sequence[Sample], kept: Steps, progress: Progress) -> None:
+    def __init__(
+        self, evaluator: Evaluator, choosing: Sequence[WeightedWindow], kept: Steps, progress: Progress
+    ) -> None:
         self._evaluator, self._choosing, self._kept, self._progress = evaluator, choosing, kept, progress
         self.steps: list[Trial] = []
         self.checks: list[Trial] = []
         self.spent = 0
 
-    def compare(self, points: Sequence[Point], samples: Sequence[Sample]) -> list[Trial]:
-        """Tries points on samples to learn from."""
-        self._try(points, samples, self.steps, lambda: (self._evaluator.means(points, samples), []))
+    def compare(self, points: Sequence[Point], windows: Sequence[WeightedWindow]) -> list[Trial]:
+        """Tries points on windows to learn from."""
+        self._try(points, windows, self.steps, lambda: (self._evaluator.means(points, windows), []))
         return self.steps[-len(points) :]
 
     def check(self, point: Point) -> Trial:
-        """Tries a point on the selection samples."""
+        """Tries a point on the selection windows."""
         self._try([point], self._choosing, self.checks, lambda: (self._evaluator.means([point], self._choosing), []))
         return self.checks[-1]
 
-    def gradient(self, point: Point, samples: Sequence[Sample]) -> torch.Tensor:
-        """Tries a point on samples to learn from, and returns the gradient of its loss, float64 [numbers]."""
+    def gradient(self, point: Point, windows: Sequence[WeightedWindow]) -> torch.Tensor:
+        """Tries a point on windows to learn from, and returns the gradient of its loss, float64 [numbers]."""
 
         def compute() -> tuple[list[float], list[float]]:
-            loss, slope = self._evaluator.gradient(point, samples)
+            loss, slope = self._evaluator.gradient(point, windows)
             return [loss], slope
 
-        slope = self._try([point], samples, self.steps, compute)
+        slope = self._try([point], windows, self.steps, compute)
         return torch.tensor(slope, dtype=torch.float64)
 
     def _try(
         self,
         points: Sequence[Point],
-        samples: Sequence[Sample],
+        windows: Sequence[WeightedWindow],
         trials: list[Trial],
         compute: Callable[[], tuple[list[float], list[float]]],
     ) -> list[float]:
         """Adds a trial of each point, and returns the gradient."""
         (losses, slope), is_new = self._kept.take(compute)
-        tokens = len(points) * tokens_in(samples)
+        tokens = len(points) * tokens_in(windows)
         self.spent += tokens
         trials += [Trial(self.spent, point, loss) for point, loss in zip(points, losses, strict=True)]
         if is_new:

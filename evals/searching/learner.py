@@ -33,7 +33,7 @@ from ..parallel.processes import Group
 from ..scoring.memory import position_bytes
 from ..scoring.scorer import Scorer, agree, answering, not_finite
 from .search_space import DiffTables, Point, Space
-from .windows import Sample, WeightedWindow
+from .windows import WeightedWindow
 
 T = TypeVar("T")
 
@@ -252,26 +252,25 @@ class Evaluator:
     def __init__(self, learner: Learner, live: LiveTables, space: Space, group: Group) -> None:
         self._learner, self._live, self._space, self._group = learner, live, space, group
 
-    def means(self, points: Sequence[Point], samples: Sequence[Sample]) -> list[float]:
-        """Returns the mean loss of samples at each point.
+    def means(self, points: Sequence[Point], windows: Sequence[WeightedWindow]) -> list[float]:
+        """Returns the mean loss of windows at each point.
 
         Raises:
             RunError: a loss is not finite.
         """
-        windows = [(point, window) for point in points for sample in samples for window in sample]
-        losses = iter(self._shared([partial(self._score, *each) for each in windows]))
-        count = sum(map(len, samples))
-        return [sum(islice(losses, count)) / len(samples) for _ in points]
+        jobs = [partial(self._score, point, window) for point in points for window in windows]
+        losses = iter(self._shared(jobs))
+        return [sum(islice(losses, len(windows))) / len(windows) for _ in points]
 
-    def gradient(self, point: Point, samples: Sequence[Sample]) -> tuple[float, list[float]]:
-        """Returns the mean loss of samples, and its gradient with respect to a point.
+    def gradient(self, point: Point, windows: Sequence[WeightedWindow]) -> tuple[float, list[float]]:
+        """Returns the mean loss of windows, and its gradient with respect to a point.
 
         Raises:
             RunError: a loss is not finite.
         """
-        windows = [partial(self._step, point, window) for sample in samples for window in sample]
-        losses, slopes = zip(*self._shared(windows), strict=True)
-        return sum(losses) / len(samples), [sum(each) / len(samples) for each in zip(*slopes, strict=True)]
+        jobs = [partial(self._step, point, window) for window in windows]
+        losses, slopes = zip(*self._shared(jobs), strict=True)
+        return sum(losses) / len(windows), [sum(each) / len(windows) for each in zip(*slopes, strict=True)]
 
     def _shared(self, jobs: Sequence[Callable[[], T]]) -> list[T]:
         """Distributes jobs over the processes, and returns all results in order."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...output.plotting import COLOURS, in_style
 from ..metrics.against_truncation import TRUNCATION
-from ..metrics.cells import SENTENCE, change_cell, percent
+from ..metrics.cells import percent
 from ..metrics.stored import AS_IS
 from ..statistics.intervals import Estimate
 from .search_space import Learned, Point
@@ -67,11 +67,8 @@ class Search:
     file: Path | None = None
 
 
-def draw(search: Search, data: str) -> Figure:
+def draw(search: Search) -> Figure:
     """Draws the divisor of each pair on the left, and the losses of steps and checks by tokens spent on the right.
-
-    Args:
-        data: the kind of data, "text" or "prompts".
 
     Raises:
         RopescaleError: matplotlib is not installed.
@@ -82,12 +79,12 @@ def draw(search: Search, data: str) -> Figure:
         # These losses differ more between windows than between steps, so they are drawn as dots without a line.
         dots = {"markersize": 3.5, "alpha": 0.6, "markeredgewidth": 0}
         _draw_losses(panels["learned"], search.steps, "o", "blue", **dots)
-        panels["learned"].set_title(f"Loss of the {data} to learn from, by step", loc="left", fontsize=10)
+        panels["learned"].set_title("Loss of the text to learn from, by step", loc="left", fontsize=10)
         held = panels["held"]
         _draw_losses(held, search.checks, "o-", "vermilion", markersize=5)
         ring = {"markersize": 11, "markeredgecolor": "black", "markerfacecolor": "none", "linestyle": ""}
         _draw_losses(held, [search.found], "o", "black", label=FOUND, **ring)
-        held.set_title(f"Loss of the held-out {data} at each check", loc="left", fontsize=10)
+        held.set_title("Loss of the held-out text at each check", loc="left", fontsize=10)
         held.set_xlabel("thousand tokens spent")
         held.margins(y=0.18)
         held.legend(frameon=False)
@@ -122,33 +119,24 @@ _STANDINGS = {-1: "better than", 0: "undecided against", 1: "worse than"}
 
 
 def verdict(
-    changes: Mapping[str, Estimate],
-    lengths: Sequence[int],
-    judges: int,
-    *,
-    unmoved: bool,
-    kept: bool,
-    held: str,
-    short: str = "",
+    changes: Mapping[str, Estimate], lengths: Sequence[int], judges: int, unmoved: bool, short: str = ""
 ) -> str:
     """Compares the searched schedule with the baselines, and recommends one.
 
     Args:
         changes: the loss of the searched schedule at the target minus that of each baseline; the start comes first.
         lengths: the measured lengths, from the trained length to the target.
-        judges: the number of documents, or sets of prompts.
+        judges: the number of documents.
         unmoved: whether no check was better than the start.
-        kept: whether the searched schedule keeps the model's own table for short text, which the start does not.
-        held: the kind of held-out data, "text" or "prompts".
-        short: the perplexities within the trained length, if the found schedule may change them.
+        short: the perplexities within the trained length.
     """
     (start, over), *others = changes.items()
-    of_text, at = held == "text", f"at {lengths[-1]:,} tokens"
+    at = f"at {lengths[-1]:,} tokens"
     said = [f"The search gained nothing over its start, {start}."] if unmoved else []
 
     def standing(name: str, change: Estimate, remark: str = "") -> str:
-        """Describes the change of the perplexity, or of an answer's loss in nats, against a baseline."""
-        figure = percent(change) if of_text else f"{change_cell(change, SENTENCE)} nats per answer"
+        """Describes the change of the perplexity against a baseline."""
+        figure = percent(change)
         if change.sign is None:
             return f"{figure} against {name}"
         cut = f" to the last {lengths[0]:,} tokens" if name == TRUNCATION else ""
@@ -159,18 +147,18 @@ def verdict(
         shown = ", ".join(standing(*each) for each in (others if unmoved else changes.items()))
         said.append(f"Not proved {at}, because the documents that measure the schedule also chose it: {shown}.")
         return " ".join([*said, f"Give {ENOUGH} documents of {lengths[-1]:,} tokens or more."])
-    where = f"{at.capitalize()}, on {judges} {'documents' if of_text else 'sets of prompts'} not used to search"
+    where = f"{at.capitalize()}, on {judges} documents not used to search"
     if unmoved:
         said.append(f"{where}, it is {', and '.join(standing(*each) for each in others)}.")
     else:
         first = standing(start, over, ", where the search started")
-        said.append(f"{where}, the found schedule is {first}{' of perplexity' if of_text else ''}.")
+        said.append(f"{where}, the found schedule is {first} of perplexity.")
         said.append(f"It is {', and '.join(standing(*each) for each in others)}.")
-    worse = {name: change.mean for name, change in changes.items() if change.sign == 1 and not (kept and name == start)}
+    worse = {name: change.mean for name, change in changes.items() if change.sign == 1}
     if worse:
         said.append(f"Use {max(worse, key=worse.__getitem__)}.")
-    elif over.sign == 0 and not kept:
-        said.append(f"{'Use' if of_text else 'Test with `ropescale retrieval`; until then use'} {start}.")
+    elif over.sign == 0:
+        said.append(f"Use {start}.")
     return " ".join(said)
 
 
@@ -178,7 +166,7 @@ def verdict(
 class FoundRow:
     """The found schedule, in the form that ``--schedule`` accepts, and the number of tokens that the search fed.
 
-    ``verdict`` compares the schedule with the baselines, and names the one to use; ``note`` explains the tables.
+    ``verdict`` compares the schedule with the baselines, and names the one to use.
     ``changes`` has the loss at the target minus that of the start, of the unchanged model and of truncation, in nats,
     each with bounds that hold for all of them together. The bounds are None if the same documents chose the schedule.
     ``comparison_tokens`` is the number of tokens that the comparison fed.
@@ -187,14 +175,8 @@ class FoundRow:
     spec: str
     tokens: int
     verdict: str
-    note: str
     changes: dict[str, list[float | None]]
     comparison_tokens: int
-
-    @property
-    def said(self) -> list[str]:
-        """The conclusion, and the note."""
-        return [each for each in (self.verdict, self.note) if each]
 
 
 @dataclass(frozen=True)

@@ -16,23 +16,16 @@ from ...schedules.base import suggest
 from ..running.options import RunOptions
 from ..scoring.batches import LOGITS_BYTES
 
-TEXT, KEYS = OBJECTIVES = ("text", "keys")
-"""The objectives: the loss of all tokens of a text, or the loss of the answers to prompts with a hidden key."""
-
 
 @dataclass(frozen=True)
 class SearchOptions(RunOptions):
     """The options of a search.
 
     Attributes:
-        objective: "text" minimizes the loss of all tokens of a text; "keys" minimizes only the loss of the answers to
-            prompts that ask for a hidden number, as in ``ropescale retrieval``.
         budget_tokens: the maximum number of tokens to feed, including the checks on held-out data.
-        seed: determines the held-out documents and the order of the windows, or the prompts.
-        keep_short: use two tables: the model's own up to the trained length, and the found one beyond it.
+        seed: determines the held-out documents and the order of the windows.
         engine: search only schedules that this engine computes exactly; see ``ropescale export``.
-        within: the weight of a token within the trained length; tokens beyond that length have weight 1. Only for the
-            objective "text", because prompts have the target length.
+        within: the weight of a token within the trained length; tokens beyond that length have weight 1.
         max_docs: read at most this many documents.
         split_special_tokens: as for :func:`ropescale.evals.data.documents.tokenize`.
         logits_bytes: the memory for one block of fp32 logits, in bytes.
@@ -42,10 +35,8 @@ class SearchOptions(RunOptions):
         progress: whether to print notes on stderr, with a progress bar on a terminal and else one line per minute.
     """
 
-    objective: str = TEXT
     budget_tokens: int = 500_000
     seed: int = 0
-    keep_short: bool = False
     engine: str | None = None
     within: float = 2.0
     max_docs: int | None = None
@@ -60,18 +51,6 @@ class SearchOptions(RunOptions):
         if self.engine is not None and self.engine not in ENGINES:
             known = suggest(self.engine, ENGINES, f"choose from {', '.join(ENGINES)}")
             raise DataError(f"engine {self.engine!r} is not known; {known}", "engine")
-        if self.objective not in OBJECTIVES:
-            raise DataError(f"objective must be {' or '.join(OBJECTIVES)}, not {self.objective!r}", "objective")
-        if self.objective == KEYS and self.within != SearchOptions.within:
-            raise DataError(
-                "within is only for the objective text, because prompts have the target length; drop it",
-                "within",
-                "objective",
-            )
-        for name in ("max_docs", "split_special_tokens") if self.objective == KEYS else ():
-            if getattr(self, name):
-                message = f"{name} is for documents, but the objective keys has none; drop {name}"
-                raise DataError(message, name, "objective")
 
 
 def schedule_file(out: str | Path) -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from ...request import Request
 from ...schedules import Schedule, specs
 from ...schedules.fields import PROVENANCE
 from .. import checking
+from ..backends.variants import label
 from ..checking import Damaged
 from ..metrics import METRICS, verdicts
 from ..metrics.against_truncation import TRUNCATION
@@ -31,8 +31,6 @@ from ..metrics.stored import AS_IS, sums_of
 from ..metrics.verdicts import worse_than_a_guess
 from ..results.result import Result
 from ..results.saving import Saved, sentences_of
-from ..retrieving.results import Retrieval
-from ..running.variants import label
 from ..statistics.intervals import LEVEL, PERCENT, Estimate, familywise
 from .metrics import FoundRow, HistoryRow, PairRow, Search, draw, verdict
 from .options import schedule_file
@@ -67,7 +65,7 @@ def commands(model: str, schedule: str, plan: Plan, engine: str | None) -> list[
 
 
 def _draw(stored: SearchResult) -> Figure:
-    return draw(stored.search, stored.held)
+    return draw(stored.search)
 
 
 class Finding(Metric["SearchResult", FoundRow]):
@@ -78,21 +76,17 @@ class Finding(Metric["SearchResult", FoundRow]):
 
     def reduce(self, stored: SearchResult) -> list[FoundRow]:
         """Returns a single row."""
-        search, kept, note = stored.search, stored.protocol["keep_short"], ""
-        trained, changes = stored.lengths[0], stored.changes()
-        if kept:
-            note = f"Up to {trained:,} tokens the found schedule keeps the model's own table, so nothing changes there."
-        unmoved, short = search.found.point == search.checks[0].point, "" if kept else stored.short_perplexities()
-        how = {"unmoved": unmoved, "kept": kept, "held": stored.held, "short": short}
-        said = stored.guessed() or verdict(changes, stored.lengths, stored.judges, **how)
+        search, changes = stored.search, stored.changes()
+        unmoved, short = search.found.point == search.checks[0].point, stored.short_perplexities()
+        said = worse_than_a_guess(stored) or verdict(changes, stored.lengths, stored.texts, unmoved, short)
         figures = {name: [change.mean, change.low, change.high] for name, change in changes.items()}
-        return [FoundRow(search.spec, search.spent, said, note, figures, stored.comparison_tokens)]
+        return [FoundRow(search.spec, search.spent, said, figures, stored.comparison_tokens)]
 
     def to_markdown(self, stored: SearchResult) -> list[str]:
         """Returns the conclusion, the commands to use the schedule, and remarks."""
         commands = [code_span(each) for each in stored.commands]
         remarks = "\n".join(f"* {escaped(each)}".replace("\\`", "`") for each in stored.remarks)  # backticks mark code
-        return [*self.rows(stored)[0].said, *commands, *([remarks] if remarks else [])]
+        return [self.rows(stored)[0].verdict, *commands, *([remarks] if remarks else [])]
 
 
 class History(Metric["SearchResult", HistoryRow]):
@@ -127,54 +121,63 @@ FINDING, HISTORY, DIVISORS = Finding(), History(), Divisors()
 
 
 @dataclass(repr=False, kw_only=True)
-class SearchResult(Saved, ABC):
-    """A finished search, with the measurement of the found schedule and its baselines on held-out data.
+class SearchResult(Result):
+    """A finished search, with the measurement of the found schedule and its baselines on held-out windows.
 
     Attributes:
         search: the search and its result.
     """
 
     kind: ClassVar[str] = "search"
-    held: ClassVar[str]
-    """The kind of held-out data: "text" or "prompts"."""
+    metrics = (FINDING, *(each for each in METRICS if each is not verdicts.METRIC), HISTORY, DIVISORS)
+    about = Saved.about
 
     search: Search
 
-    if TYPE_CHECKING:  # of the measurement
-
-        @property
-        def lengths(self) -> list[int]: ...
-
-        @property
-        def schedules(self) -> list[str]: ...
-
     @property
-    @abstractmethod
     def comparison_tokens(self) -> int:
         """The number of tokens that the comparison fed, in addition to those of the search."""
+        return sum(each["positions"] for each in self.cost)  # type: ignore[misc]
 
-    @property
-    @abstractmethod
-    def judges(self) -> int:
-        """The number of documents, or sets of prompts, of the comparison."""
-
-    @abstractmethod
     def change(self, baseline: str, level: float) -> Estimate | None:
         """Returns the loss of the found schedule at the target minus that of a baseline, or None if the baseline was
         not measured."""
-
-    def guessed(self) -> str:
-        """Returns a warning if the unchanged model is worse than a uniform guess; else ""."""
-        return ""
+        target = self.lengths[-1]
+        if baseline != TRUNCATION:
+            theirs = self.totals(baseline, target)
+        elif cut_off := self.truncated(target):
+            theirs = sums_of(cut_off)
+        else:
+            return None
+        return self.average(*self.totals(self.label, target).minus(theirs), level)
 
     def short_perplexities(self) -> str:
-        """Formats the perplexities of the found schedule and the unchanged model within the trained length; "" if a
-        search measures no perplexity."""
-        return ""
+        """Formats the perplexities of the found schedule and the unchanged model within the trained length."""
+        found, own = (
+            digits(self._perplexities[name][str(self.lengths[0])], 4) for name in (self.named(self.label), AS_IS)
+        )
+        return f"at {self.lengths[0]:,} tokens: {found}, {AS_IS} {own}"
 
-    @abstractmethod
-    def held_out(self) -> dict[str, object]:
-        """Returns the held-out figures of the schedules, for the schedule's file."""
+    @property
+    def _perplexities(self) -> dict[str, dict[str, float]]:
+        """The perplexities of the schedules and of truncation, by length; lengths are text, as in JSON."""
+        found: dict[str, dict[str, float]] = {}
+        for row in self.rows:
+            found.setdefault(self.named(row.schedule), {})[str(row.length)] = row.ppl
+        cut_off = {str(n): exp(sums_of(losses).mean) for n in self.lengths if (losses := self.truncated(n))}
+        return {**found, **({TRUNCATION: cut_off} if cut_off else {})}
+
+    def comparison(self) -> str:
+        """Returns the perplexities at the target and at the trained length, and the found schedule's changes."""
+        (short, *_, target), found, changes = self.lengths, self.named(self.label), self.changes()
+        lines = []
+        for name in dict.fromkeys([found, *self._perplexities]):
+            change = "-" if name == found else percent(changes[name]) if name in changes else ""
+            cells = [digits(self._perplexities[name][str(n)], 4) for n in (target, short)]
+            lines.append([f"{escaped(name)} (last {short:,})" if name == TRUNCATION else escaped(name), *cells, change])
+        said = f"Perplexity, and the difference of the found schedule at {target:,} tokens (below 0: it is better):"
+        header = ["schedule", f"at {target:,}", f"at {short:,}", "difference"]
+        return f"{said}\n\n{markdown(header, lines, right=range(1, 4))}"
 
     def changes(self) -> dict[str, Estimate]:
         """Returns the loss of the found schedule at the target minus those of the start, the unchanged model, and
@@ -206,7 +209,7 @@ class SearchResult(Saved, ABC):
             "made_by": "ropescale search",
             **{name: dict(getattr(self, name)) for name in ("model", "data", "protocol", "versions")},
             "tokens_spent": self.search.spent,
-            **self.held_out(),
+            "held_out_perplexity": self._perplexities,
         }
 
     def save(self, out: str | Path, force: bool = False, files: Mapping[str, bytes] = MappingProxyType({})) -> Path:
@@ -241,14 +244,8 @@ class SearchResult(Saved, ABC):
 
     @property
     def remarks(self) -> list[str]:
-        """Remarks on using the schedule: engines that compute other values, and the switch between two tables."""
-        switch = (
-            "a cache that was filled within the trained length keeps the angles of its keys, and decoding past that "
-            "length continues with the other table; transformers does not warn about this, so start long contexts "
-            "beyond the trained length"
-        )
-        plan = self.search.learned.found_plan
-        return [*([switch] if self.protocol["keep_short"] else []), *engine_warnings(plan)]
+        """Remarks on engines that compute other values."""
+        return engine_warnings(self.search.learned.found_plan)
 
     def to_markdown(self) -> str:
         """Returns the conclusion, the commands, the tables of the measurement, and the protocol."""
@@ -256,26 +253,24 @@ class SearchResult(Saved, ABC):
 
     def sentences(self) -> list[str]:
         """Compares the searched schedule with the baselines."""
-        return sentences_of(" ".join(FINDING.rows(self)[0].said))
+        return sentences_of(FINDING.rows(self)[0].verdict)
 
     def main_table(self) -> str:
         """Returns the command that patches with the schedule, and the main table of the measurement."""
         return f"```sh\n{self.command}\n```\n\n{self.comparison()}"
 
-    def comparison(self) -> str:
-        """Returns the main table, without the command."""
-        return super().main_table()
-
     def rests_on(self) -> str:
         """Describes the fed tokens, the selection data and the judging data."""
-        return f"Searched with {self.search.spent:,} tokens in {self._fed}. {self._judged}."
+        target = self.protocol["target_length"]
+        return f"Searched with {self.search.spent:,} tokens in pieces of {target:,}. {self._judged}."
 
     def protocol_line(self) -> str:
         """Describes the protocol of the search in sentences."""
         p, start = self.protocol, escaped(self.search.start)
+        pieces = f"pieces of {p['target_length']:,}"
         return (
             f"Searched by {p['method']} over {p['numbers']} numbers from {start}, weights frozen: "
-            f"{self.search.spent:,} tokens in {self._fed}, and {self.comparison_tokens:,} more to measure it, "
+            f"{self.search.spent:,} tokens in {pieces}, and {self.comparison_tokens:,} more to measure it, "
             f"seed {p['seed']}. {self._judged}."
         )
 
@@ -283,20 +278,11 @@ class SearchResult(Saved, ABC):
     def _judged(self) -> str:
         """Describes the selection data, the judging data, and the level of the intervals."""
         p, source = self.protocol, escaped(self.data["source"])
-        held = (
-            f"pieces of {source}" if self.held == "text" else f"sets of prompts, one of each length, in {source} text"
-        )
-        chose = f"{len(p['held_out'])} {held} chose among {len(self.search.checks)} schedules"
+        chose = f"{len(p['held_out'])} pieces of {source} chose among {len(self.search.checks)} schedules"
         if not p["judged"]:
             return f"{chose} and also measured the table, so the table is too favourable"
         simultaneous = f"{PERCENT} intervals, wide enough to hold for the whole table at once"
         return f"{chose}, {len(p['judged'])} others measured the table. {simultaneous}"
-
-    @property
-    def _fed(self) -> str:
-        if self.held == "text":
-            return f"pieces of {self.protocol['target_length']:,}"
-        return f"prompts of up to {self.protocol['target_length']:,} (only their answers count)"
 
     def _summary(self) -> str:
         method = f"{self.protocol['method']}, {self.search.spent:,} tokens"
@@ -304,96 +290,6 @@ class SearchResult(Saved, ABC):
 
     def _heading(self) -> str:
         return "Search"
-
-
-@dataclass(repr=False, kw_only=True)
-class TextSearch(SearchResult, Result):
-    """A search on a text: perplexity of the found schedule and its baselines on held-out windows."""
-
-    metrics = (FINDING, *(each for each in METRICS if each is not verdicts.METRIC), HISTORY, DIVISORS)
-    about = Saved.about
-    held = "text"
-
-    @property
-    def comparison_tokens(self) -> int:
-        return sum(each["positions"] for each in self.cost)  # type: ignore[misc]
-
-    @property
-    def judges(self) -> int:
-        return self.texts
-
-    def change(self, baseline: str, level: float) -> Estimate | None:
-        target = self.lengths[-1]
-        if baseline != TRUNCATION:
-            theirs = self.totals(baseline, target)
-        elif cut_off := self.truncated(target):
-            theirs = sums_of(cut_off)
-        else:
-            return None
-        return self.average(*self.totals(self.label, target).minus(theirs), level)
-
-    def guessed(self) -> str:
-        return worse_than_a_guess(self)
-
-    def short_perplexities(self) -> str:
-        found, own = (
-            digits(self._perplexities[name][str(self.lengths[0])], 4) for name in (self.named(self.label), AS_IS)
-        )
-        return f"at {self.lengths[0]:,} tokens: {found}, {AS_IS} {own}"
-
-    def held_out(self) -> dict[str, object]:
-        return {"held_out_perplexity": self._perplexities}
-
-    @property
-    def _perplexities(self) -> dict[str, dict[str, float]]:
-        """The perplexities of the schedules and of truncation, by length; lengths are text, as in JSON."""
-        found: dict[str, dict[str, float]] = {}
-        for row in self.rows:
-            found.setdefault(self.named(row.schedule), {})[str(row.length)] = row.ppl
-        cut_off = {str(n): exp(sums_of(losses).mean) for n in self.lengths if (losses := self.truncated(n))}
-        return {**found, **({TRUNCATION: cut_off} if cut_off else {})}
-
-    def comparison(self) -> str:
-        """Returns the perplexities at the target and at the trained length, and the found schedule's changes."""
-        (short, *_, target), found, changes = self.lengths, self.named(self.label), self.changes()
-        lines = []
-        for name in dict.fromkeys([found, *self._perplexities]):
-            change = "-" if name == found else percent(changes[name]) if name in changes else ""
-            cells = [digits(self._perplexities[name][str(n)], 4) for n in (target, short)]
-            lines.append([f"{escaped(name)} (last {short:,})" if name == TRUNCATION else escaped(name), *cells, change])
-        said = f"Perplexity, and the difference of the found schedule at {target:,} tokens (below 0: it is better):"
-        header = ["schedule", f"at {target:,}", f"at {short:,}", "difference"]
-        return f"{said}\n\n{markdown(header, lines, right=range(1, 4))}"
-
-
-@dataclass(repr=False, kw_only=True)
-class AnswerSearch(SearchResult, Retrieval):
-    """A search on prompts: the answers to held-out prompts under the found schedule and its baselines."""
-
-    metrics = (FINDING, *Retrieval.metrics, HISTORY, DIVISORS)
-    held = "prompts"
-
-    @property
-    def comparison_tokens(self) -> int:
-        return self.judges * sum(length for length, _ in {(n, table) for (_, n), table in self.tables.items()})
-
-    @property
-    def judges(self) -> int:
-        return self.data["documents"] // len(self.lengths)
-
-    def change(self, baseline: str, level: float) -> Estimate | None:
-        if baseline == TRUNCATION:
-            return None
-        return self.paired_change(self.label, baseline, self.lengths[-1], level=level)
-
-    def held_out(self) -> dict[str, object]:
-        rows = [row for row in self.rows if row.is_overall]
-        return {
-            "held_out_answer_nll": {
-                self.named(name): {str(row.length): row.answer_nll for row in rows if row.schedule == name}
-                for name in self.schedules
-            }
-        }
 
 
 def specs_of(schedule: object) -> dict[str, object]:

@@ -4,96 +4,37 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from ...errors import RunError
-from ...lengths import parse_length
 from ...models import patching
 from ...models.rotary_modules import evaluating
 from ...schedules import Yarn
-from ..data.chats import Given
-from ..data.sources import TextSource
+from ..backends.base import Backend
+from ..backends.schedules import Schedules
+from ..backends.variants import label
+from ..data.documents import check_ids
 from ..parallel.processes import Group, World
-from ..results.result import Result
-from ..retrieving.retrieval_run import RetrievalRun
-from ..running import fingerprints
-from ..running.checkpoint import Checkpoint
-from ..running.options import Schedules, check_keywords
+from ..progress import Notes, Progress
 from ..running.perplexity import PerplexityRun
-from ..running.progress import Notes, Progress
-from ..running.runner import carry_out
-from ..running.variants import label
 from ..store import Facts, Store
 from . import gradient
 from .gradient import Steps, Trials
 from .learner import Evaluator, Learner, LiveTables
 from .metrics import FOUND, Search, Trial
 from .options import SearchOptions, lengths_to, plan_of_start
-from .prompts import make_data
-from .results import AnswerSearch, SearchResult, TextSearch, files_of, specs_of
+from .results import SearchResult, specs_of
 from .search_space import Learned, space_of
 from .windows import SearchData
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
 
 SEARCHING = 3
 """The version of searching. It is increased when the same inputs would give different numbers, so that stored steps of
 earlier versions are not used."""
-
-
-def search(
-    model: PreTrainedModel,
-    documents: Iterable[Given] | Mapping[str, Iterable[Given]] | None,
-    target_length: int | str,
-    *,
-    tokenizer: PreTrainedTokenizerBase | None = None,
-    bos: str | int = "auto",
-    out: str | Path | None = None,
-    fresh: bool = False,
-    force: bool = False,
-    **options: object,
-) -> SearchResult:
-    """Learns the schedule with which ``model`` predicts this text best at ``target_length``, with frozen weights.
-
-    The search starts at YaRN's default. Some documents are held out to choose the best schedule. If there are enough
-    documents, others are held out to compare this schedule with YaRN's default, the unchanged model, and truncation.
-
-    Args:
-        model: a causal language model of transformers, possibly compiled or PEFT-wrapped.
-        documents: as for :func:`ropescale.evals.perplexity`; only documents of at least ``target_length`` positions
-            are used. None with ``objective="keys"``, which makes its own prompts.
-        target_length: the target context length in positions, including BOS.
-        tokenizer: encodes strings, and has the BOS token.
-        bos: "auto" (the tokenizer's, if it has one), "yes", "no", or an id.
-        out: a file for the schedule, such as ``factors.json``. A folder next to the file, such as ``factors-search``,
-            stores the run and every finished step, so that the same call resumes an interrupted search.
-        fresh: discard stored steps.
-        force: replace results in ``out`` that are of another text or model, or have more than the new results.
-        options: the fields of :class:`.options.SearchOptions`, such as ``objective`` or ``budget_tokens``.
-
-    Raises:
-        DataError: there is too little text, the budget is too small for a step, or an option is invalid.
-        DataError, ScheduleError: the target is not longer than the trained length.
-        ConfigError, ScheduleError: the model has no rotary embedding that YaRN can change, or is scaled already.
-        RunError: the logits are not finite.
-        CheckpointError: ``out`` cannot be written, was not written by a search, or is in use by another process.
-    """
-    check_keywords(search, SearchOptions, options)
-    chosen, target = SearchOptions.of(options), parse_length(target_length)
-    file, folder = (None, None) if out is None else files_of(out)
-    plan = plan_of_start(
-        patching.configuration_before(model, chosen.patching.get("on_top", False)), target, chosen.patching
-    )
-    data = make_data(documents, tokenizer, lengths_to(plan, target), bos, chosen)
-    return carry_out(SearchRun(model, data, chosen, file), folder, fresh, force=force)
 
 
 class SearchRun:
@@ -108,22 +49,21 @@ class SearchRun:
         comparison: the measurement of the found schedule and its baselines.
     """
 
-    comparison: PerplexityRun | RetrievalRun
+    comparison: PerplexityRun
     finished = ""
     """Empty, because an interrupted search writes no results."""
 
-    def __init__(
-        self, model: PreTrainedModel, data: SearchData, options: SearchOptions, file: Path | None = None
-    ) -> None:
-        self.options, self.data, self.notes = options, data, Notes.of(options.progress)
+    def __init__(self, backend: Backend, data: SearchData, options: SearchOptions, file: Path | None = None) -> None:
+        self.backend, self.options, self.data, self.notes = backend, options, data, Notes.of(options.progress)
         self.file, self.target = file, data.target
+        model = backend.differentiable()
         config = patching.configuration_before(model, options.patching.get("on_top", False))
         self.plan = plan_of_start(config, self.target, options.patching)
         self.space = space_of(self.plan, self.target, options)
         self.lengths = lengths_to(self.plan, self.target)
         self.trained = self.lengths[0]
         self.learner = Learner(model, options.logits_bytes)
-        data.check_ids(self.learner.vocabulary)
+        check_ids(data.corpus.documents, self.learner.vocabulary, data.corpus.bos)
         self.live = LiveTables(self.learner.model, self.plan)
         self.trials: Trials | None = None
         self.found: Trial | None = None
@@ -162,7 +102,7 @@ class SearchRun:
                 Progress("search: gradient", budget.most, shown) as progress,
             ):
                 with torch.inference_mode():
-                    self.learner.check(choosing[0][0].ids)
+                    self.learner.check(choosing[0].ids)
                 self.trials = Trials(evaluator, choosing, steps, progress)
                 self.found = gradient.search(self.space, budget, samples, self.trials)
         except BaseException:
@@ -188,12 +128,10 @@ class SearchRun:
         schedule = self.learned.schedule
         return label(schedule) if isinstance(schedule, Yarn) else json.dumps(specs_of(schedule))
 
-    def _comparison(self, *found: str) -> PerplexityRun | RetrievalRun:
-        """Returns the measurement of the unchanged model, the start and the found schedule on the judging samples."""
+    def _comparison(self, *found: str) -> PerplexityRun:
+        """Returns the measurement of the unchanged model, the start and the found schedule on the judging windows."""
         schedules = Schedules([self.start, *found], self.start, self.options.patching)
-        run = self.data.comparison(self.learner.model, self.model_facts, schedules, self.lengths, self.options)
-        run.title, run.about = "the found schedule", self._about
-        return run
+        return self.data.comparison(self.backend, schedules, self.lengths, self._about)
 
     # --- the record ---
 
@@ -223,7 +161,7 @@ class SearchRun:
         given = {each.name: getattr(measured, each.name) for each in fields(measured) if each.init}
         given["data"] = self.data.data
         given["protocol"] = {**measured.protocol, **self._protocol, "named": {label(self.spec): FOUND}}
-        return (TextSearch if isinstance(measured, Result) else AnswerSearch)(**given, search=search)
+        return SearchResult(**given, search=search)
 
     @property
     def start(self) -> str:
@@ -234,7 +172,7 @@ class SearchRun:
 
     @property
     def _protocol(self) -> dict[str, object]:
-        named = ("seed", "budget_tokens", "within", "keep_short", "engine")
+        named = ("seed", "budget_tokens", "within", "engine")
         return {
             "name": "ropescale",
             "method": "gradient",
@@ -246,7 +184,6 @@ class SearchRun:
             "bos": self.data.bos_option,
             "held_out": self.data.chosen_by,
             "judged": self.data.judged_by,
-            **self.data.protocol,
         }
 
     @property
@@ -255,49 +192,16 @@ class SearchRun:
         return {"kind": SearchResult.kind, "search": self.facts}
 
     @cached_property
-    def model_facts(self) -> fingerprints.ModelFacts:
-        """The model before any schedule."""
-        return fingerprints.describe(self.learner.model, self.options.path)
-
-    @cached_property
     def facts(self) -> Facts:
         """The facts that determine the losses."""
         options = self.options
-        named = ("budget_tokens", "seed", "keep_short", "engine", "within", "logits_bytes")
+        named = ("budget_tokens", "seed", "engine", "within", "logits_bytes")
         return {
-            **{name: self.model_facts[name] for name in ("weights", "config_sha256", "dtype")},
-            **fingerprints.arithmetic(self.learner.model),
+            **self.backend.identity,
+            **self.backend.arithmetic,
             **{name: getattr(options, name) for name in named},
             "patching": {key: value for key, value in options.patching.items() if value is not None},
             "target_length": self.target,
             **self.data.facts,
             "searching": SEARCHING,
         }
-
-
-def prepare(
-    checkpoint: Checkpoint,
-    source: TextSource | None,
-    target: int,
-    bos: str | int,
-    options: SearchOptions,
-    here: World,
-    file: Path | None = None,
-) -> SearchRun:
-    """Prepares a search: validates cheap inputs first, and loads the weights last.
-
-    Args:
-        source: the text; None if the objective makes its own prompts.
-        file: the file to which saving the result writes the schedule, or None.
-
-    Raises:
-        RopescaleError: an input cannot be read or searched.
-    """
-    if source is not None:
-        source.refuse_endless(options.max_docs)
-    plan = plan_of_start(checkpoint.config, target, options.patching)
-    space_of(plan, target, options)
-    texts, tokenizer = source and source.texts(), checkpoint.tokenizer()
-    data = make_data(texts, tokenizer, lengths_to(plan, target), bos, options, source)
-    checkpoint.warn(Notes.of(options.progress))
-    return SearchRun(checkpoint.model(here), data, options, file)

@@ -29,7 +29,7 @@ from ...engines.base import Difference, Engine, of_plan
 from ...errors import ConfigError, VerificationError
 from ...planning.plan import Plan, make_plan
 from ...rope import Rope
-from ...schedules import LongRope, Schedule, Table, Yarn
+from ...schedules import Schedule, Table, Yarn
 from ...schedules.base import Frequencies
 from ...schedules.by_parts import temperature
 from .options import SearchOptions
@@ -41,9 +41,8 @@ _NARROWEST = 0.01
 """The smallest width of a ramp, in pairs; narrower ramps give the same frequencies."""
 
 
-Form = Literal["yarn", "table", "two tables"]
-"""The form of a schedule: ``yarn``, one table, or ``longrope`` with attention scale 1 and the model's own table within
-the trained length."""
+Form = Literal["yarn", "table"]
+"""The form of a schedule: ``yarn``, or one table."""
 
 Scale = Literal["free", "rule", "one"]
 """The attention scale: a searched number, YaRN's ``0.1 ln s + 1`` for the factor s, or 1."""
@@ -51,7 +50,7 @@ Scale = Literal["free", "rule", "one"]
 
 @dataclass(frozen=True)
 class RampShape:
-    """The searched parameters, and those fixed by an engine or an option.
+    """The searched parameters, and those fixed by an engine.
 
     Attributes:
         scale: the attention scale.
@@ -155,9 +154,6 @@ class Ramp:
         """Returns the schedule of a point: ``yarn`` with the ramp's ends in turns, or another form if the shape has
         one."""
         inv_freq, scale = self.table(torch.tensor(point, dtype=torch.float64))
-        if self.shape.form == "two tables":
-            divisors = tuple(b / f if f else 1.0 for b, f in zip(self.rope.inv_freq(), inv_freq.tolist(), strict=True))
-            return LongRope((1.0,) * len(divisors), divisors, factor=self.factor, attention_factor=1.0)
         if self.shape.form == "table" or not self.rope.is_plain:
             return Table.of(Frequencies(inv_freq.tolist(), float(scale)), self.rope)
         return self._yarn(self._default | dict(zip(self.names, point, strict=True)), float(scale))
@@ -313,12 +309,11 @@ def space_of(plan: Plan, target: int, options: SearchOptions) -> Space:
     Raises:
         ConfigError: the engine does not compute any schedule of the family exactly.
     """
-    shapes = [RampShape(scale="one", form="two tables")] if options.keep_short else [RampShape()]
     if options.engine is None:
-        return _space(plan, target, shapes[0])
-    if not options.keep_short:  # shapes with the most freedom first
-        shapes += [RampShape(scale=scale, whole=whole) for whole, scale in product((False, True), _SCALES)]
-        shapes += [RampShape(scale=scale, form="table") for scale in _SCALES]
+        return _space(plan, target, RampShape())
+    # Shapes with the most freedom first.
+    shapes = [RampShape(scale=scale, whole=whole) for whole, scale in product((False, True), _SCALES)]
+    shapes += [RampShape(scale=scale, form="table") for scale in _SCALES]
     spaces, engine = [_space(plan, target, shape) for shape in shapes], ENGINES[options.engine]
     for differs in (_in_the_folder, _with_commands):
         for space in spaces:

@@ -9,7 +9,6 @@ held out. If there are enough documents, some are not used to choose the schedul
 from __future__ import annotations
 
 import random
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain, pairwise, zip_longest
@@ -18,21 +17,21 @@ from typing import TYPE_CHECKING
 import torch
 
 from ...errors import DataError
+from ..backends.base import Backend
+from ..backends.fingerprints import tokens_sha256
+from ..backends.schedules import Schedules
 from ..data.chats import Given
-from ..data.documents import check_ids
-from ..metrics.stored import DataFacts, ModelFacts
+from ..metrics.stored import DataFacts
 from ..running.corpus import Corpus
-from ..running.fingerprints import tokens_sha256
-from ..running.options import PerplexityOptions, Schedules
-from ..running.perplexity import PerplexityRun
+from ..running.options import PerplexityOptions
+from ..running.perplexity import Part, PerplexityRun
 from ..store import Facts
 from .options import SearchOptions
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase
 
     from ..data.sources import TextSource
-    from ..retrieving.retrieval_run import RetrievalRun
 
 
 BATCH = 2
@@ -82,13 +81,9 @@ class WeightedWindow:
         return weights[1:]  # the first position is not scored
 
 
-Sample = Sequence[WeightedWindow]
-"""A window of a text, or a set of prompts, whose weighted losses are added."""
-
-
-def tokens_in(samples: Iterable[Sample]) -> int:
-    """Returns the number of fed tokens of samples."""
-    return sum(len(window.ids) for sample in samples for window in sample)
+def tokens_in(windows: Iterable[WeightedWindow]) -> int:
+    """Returns the number of fed tokens of windows."""
+    return sum(len(window.ids) for window in windows)
 
 
 @dataclass(frozen=True)
@@ -98,94 +93,31 @@ class Budget:
     Attributes:
         tokens: the total number of tokens.
         size: the number of tokens of a window to learn from.
-        held_out: the number of selection samples.
-        shorter: the number of tokens of a selection sample, without its longest window of ``size`` tokens.
+        held_out: the number of selection windows.
     """
 
     tokens: int
     size: int
     held_out: int
-    shorter: int = 0
 
     def __post_init__(self) -> None:
         least = BATCH + CHECKS * self.held_out
         if self.windows < least:
             raise DataError(
                 f"a budget of {self.tokens:,} tokens is too small for a step at {self.size:,} tokens; give at least "
-                f"{least * self.size + self._aside}",
+                f"{least * self.size}",
                 "budget_tokens",
             )
 
     @property
     def windows(self) -> int:
         """The number of windows of ``size`` tokens to feed, including those of the checks."""
-        return (self.tokens - self._aside) // self.size
+        return self.tokens // self.size
 
     @property
     def most(self) -> int:
         """The total number of tokens of all windows and checks."""
-        return self.windows * self.size + self._aside
-
-    @property
-    def _aside(self) -> int:
-        return CHECKS * self.held_out * self.shorter
-
-
-class SearchData(ABC):
-    """The samples of a search: those to learn from, those that choose the schedule, and those that judge it.
-
-    Attributes:
-        target: the length of the longest windows, including BOS.
-        budget: the token budget.
-        chosen_by: the name of the document of each selection sample.
-        judged_by: the name of the document of each judging sample; empty if the selection samples also judge.
-        bos_option: the requested option ``bos``.
-        about: a description for the user.
-        protocol: the entries of the "protocol" part of results.json that depend on the objective.
-        data: the "data" part of results.json, of the judging samples.
-        facts: the facts that determine the losses.
-    """
-
-    target: int
-    budget: Budget
-    chosen_by: list[str]
-    judged_by: list[str]
-    bos_option: str | int
-    about: str
-    protocol: Mapping[str, object]
-    data: DataFacts
-    facts: Facts
-
-    @abstractmethod
-    def check_ids(self, vocabulary: int) -> None:
-        """Checks that all ids are in the model's vocabulary.
-
-        Raises:
-            DataError: an id is not; the message names the document, the position and the id.
-        """
-
-    @abstractmethod
-    def learned(self, trained: int) -> list[Sample]:
-        """Returns the samples to learn from."""
-
-    @abstractmethod
-    def choosing(self, trained: int) -> list[Sample]:
-        """Returns the selection samples."""
-
-    @abstractmethod
-    def comparison(
-        self,
-        model: PreTrainedModel,
-        facts: ModelFacts,
-        schedules: Schedules,
-        lengths: Sequence[int],
-        options: SearchOptions,
-    ) -> PerplexityRun | RetrievalRun:
-        """Returns the measurement of schedules on the judging samples.
-
-        Args:
-            facts: the "model" part of results.json.
-        """
+        return self.windows * self.size
 
 
 @dataclass(frozen=True)
@@ -243,13 +175,20 @@ def split(windows: Sequence[int], held_out: int, seed: int, judged: bool = True)
     return Split(tuple(learned), tuple(sorted(kept)), documents, tuple(sorted(first for first, *_ in judges)))
 
 
-class TextData(SearchData):
-    """The windows of a text; the loss includes every token.
+class SearchData:
+    """The windows of a text: those to learn from, those that choose the schedule, and those that judge it.
 
     Attributes:
         corpus: the windows.
         split: the roles of the windows.
         within: the weight of a token within the trained length; later tokens have weight 1.
+        target: the length of a window, including BOS.
+        budget: the token budget.
+        chosen_by, judged_by: the names of the documents of the selection and of the judging windows; without judges,
+            the selection windows also judge.
+        about: a description for the user.
+        data: the "data" part of results.json, of the judging windows.
+        facts: the facts that determine the losses.
     """
 
     def __init__(self, corpus: Corpus, parts: Split, options: SearchOptions) -> None:
@@ -265,43 +204,33 @@ class TextData(SearchData):
         if parts.judges:
             self.about += f", {len(parts.judges)} to judge by (one per document)"
         self.judges = corpus.part(parts.judges or parts.held_out, corpus.lengths)
-        self.protocol = {}
-        self.data = {name: corpus.facts[name] for name in ("source", "sha256", "skipped")}
+        self.data: DataFacts = {name: corpus.facts[name] for name in ("source", "sha256", "skipped")}
         self.data |= {name: self.judges.facts[name] for name in ("documents", "windows", "tokens")}
-        self.facts = {"text": corpus.sha256, "tokens": tokens_sha256(corpus.documents), "bos": corpus.bos}
+        self.facts: Facts = {"text": corpus.sha256, "tokens": tokens_sha256(corpus.documents), "bos": corpus.bos}
 
-    def check_ids(self, vocabulary: int) -> None:
-        check_ids(self.corpus.documents, vocabulary, self.corpus.bos)
-
-    def learned(self, trained: int) -> list[Sample]:
+    def learned(self, trained: int) -> list[WeightedWindow]:
         return [self._weighted(number, trained) for number in self.split.learned]
 
-    def choosing(self, trained: int) -> list[Sample]:
+    def choosing(self, trained: int) -> list[WeightedWindow]:
         return [self._weighted(number, trained) for number in self.split.held_out]
 
-    def comparison(
-        self,
-        model: PreTrainedModel,
-        facts: ModelFacts,
-        schedules: Schedules,
-        lengths: Sequence[int],
-        options: SearchOptions,
-    ) -> PerplexityRun:
-        corpus = self.judges.part(range(len(self.judges.documents)), lengths)
-        # One window at a time, as in the search, so that the losses do not depend on the memory.
-        corpus.options = replace(
-            corpus.options, batch_tokens=self.target, short_context=False, path=options.path, progress=options.progress
-        )
-        run = PerplexityRun(model, corpus, schedules, corpus.options)
-        run.further_positions, run.model_facts = self.budget.most, facts
-        return run
+    def comparison(self, backend: Backend, schedules: Schedules, lengths: Sequence[int], about: Facts) -> PerplexityRun:
+        """Returns the measurement of schedules on the judging windows.
 
-    def _weighted(self, number: int, trained: int) -> Sample:
+        Args:
+            about: the facts that the next run in the same folder is compared with.
+        """
+        # One window at a time, as in the search, so that the losses do not depend on the memory.
+        reading = replace(self.judges.options, batch_tokens=self.target)
+        corpus = self.judges.part(range(len(self.judges.documents)), lengths, reading)
+        return PerplexityRun(backend, corpus, schedules, Part("the found schedule", about, self.budget.most))
+
+    def _weighted(self, number: int, trained: int) -> WeightedWindow:
         whole = self.within * (trained - 1) + self.target - trained
         spans = [(1, trained, self.within / whole), (trained, self.target, 1 / whole)]
         first = [] if self.corpus.bos is None else [self.corpus.bos]
         ids = torch.tensor([*first, *self.corpus.documents[number].ids[: self.target - len(first)]])
-        return [WeightedWindow(ids, spans)]
+        return WeightedWindow(ids, spans)
 
 
 def feed_text(
@@ -312,7 +241,7 @@ def feed_text(
     options: SearchOptions,
     judged: bool = True,
     source: TextSource | None = None,
-) -> TextData:
+) -> SearchData:
     """Reads the text, and allocates the budget.
 
     Args:
@@ -329,8 +258,10 @@ def feed_text(
         budget_tokens=(max(fewest, feeds) + (MOST_JUDGES if judged else 0)) * target,
         max_docs=options.max_docs,
         split_special_tokens=options.split_special_tokens,
+        short_context=False,
+        progress=options.progress,
         logits_bytes=options.logits_bytes,
         source=options.source,
     )
     corpus = Corpus(documents, [target], tokenizer, bos, reading, source)
-    return TextData(corpus, split(corpus.windows, held_out, options.seed, judged), options)
+    return SearchData(corpus, split(corpus.windows, held_out, options.seed, judged), options)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from inspect import signature
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,10 +14,10 @@ from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerState,
 from ...checkpoints.saving import carries_ours, complete
 from ...errors import DataError
 from ...models.patching import patch
-from ...request import refuse_unknown
-from ..metrics import OPTIONS
-from ..running.options import PerplexityOptions, keywords_of
-from ..running.progress import Notes
+from ...request import RequestOptions
+from ..progress import Notes
+from ..running.options import PerplexityOptions
+from ..scoring.batches import LOGITS_BYTES
 from .measuring import Figures, Measuring, refuse_unmeasurable
 from .proving import check_finite, check_tables, plain, prove, settle, settle_leader
 
@@ -65,8 +66,11 @@ class TrainingCallback(TrainerCallback):
         out: the folder of the measurements. Default: ``measured`` in Trainer's ``output_dir``.
         save: whether to add the files of :func:`ropescale.save` to every checkpoint.
         log: a function that receives the results, for TensorBoard and similar loggers: ``callback.log = trainer.log``.
-        options: the options of :func:`ropescale.evals.perplexity`. The option ``patching`` contains keywords of
-            :func:`ropescale.patch` for the schedule, such as ``target_length``.
+        factor, target_length, original_length, overrides, layers, replace_scaling, on_top, freeze_at: as for
+            :func:`ropescale.patch`, for ``schedule``.
+        stride, windows, budget_tokens, min_tokens, max_docs, score, split_special_tokens, short_context, truncation,
+            truncation_stride, repeat_distance, key_spans, metric_options, batch_tokens, logits_bytes, seed, source,
+            path, progress: as for :func:`ropescale.evals.perplexity`.
 
     Raises:
         DataError: documents are given without lengths, lengths without documents, or an option has no effect.
@@ -84,13 +88,67 @@ class TrainingCallback(TrainerCallback):
         out: str | Path | None = None,
         save: bool = True,
         log: Callable[[Figures], object] | None = None,
-        **options: object,
+        factor: float | None = None,
+        target_length: int | str | None = None,
+        original_length: int | str | None = None,
+        overrides: Mapping[str, str] | None = None,
+        layers: str = "full",
+        replace_scaling: bool = False,
+        on_top: bool = False,
+        freeze_at: int | str | None = None,
+        stride: int | None = None,
+        windows: int | str | None = None,
+        budget_tokens: int | None = None,
+        min_tokens: int = 0,
+        max_docs: int | None = None,
+        score: str = "all",
+        split_special_tokens: bool = False,
+        short_context: bool = True,
+        truncation: bool = False,
+        truncation_stride: int | None = None,
+        repeat_distance: int | None = None,
+        key_spans: str | Path | Mapping[str, object] | None = None,
+        metric_options: Mapping[str, object] | None = None,
+        batch_tokens: int | None = None,
+        logits_bytes: int = LOGITS_BYTES,
+        seed: int = 0,
+        source: str | None = None,
+        path: str | os.PathLike[str] | None = None,
+        progress: bool = False,
     ) -> None:
-        own = [name for name in signature(TrainingCallback).parameters if name != "options"]
-        refuse_unknown("ropescale.TrainingCallback", options, [*own, *keywords_of(PerplexityOptions), *OPTIONS])
-        _refuse_useless(eval_documents, lengths, every, check_every, [name for name in options if name != "patching"])
-        options.setdefault("truncation", False)  # a model in training no longer uses the tables that truncation needs
-        self.options, self.schedule = PerplexityOptions.of(options), schedule
+        patching: RequestOptions = {
+            "factor": factor,
+            "target_length": target_length,
+            "original_length": original_length,
+            "overrides": overrides,
+            "layers": layers,
+            "replace_scaling": replace_scaling,
+            "on_top": on_top,
+            "freeze_at": freeze_at,
+        }
+        self.schedule = schedule
+        self.options = PerplexityOptions(
+            stride=stride,
+            windows=windows,
+            budget_tokens=budget_tokens,
+            min_tokens=min_tokens,
+            max_docs=max_docs,
+            score=score,
+            split_special_tokens=split_special_tokens,
+            short_context=short_context,
+            # A model in training no longer uses the tables that truncation needs.
+            truncation=truncation or (None if truncation_stride else False),
+            truncation_stride=truncation_stride,
+            of_metrics={"repeat_distance": repeat_distance, "key_spans": key_spans, **(metric_options or {})},
+            batch_tokens=batch_tokens,
+            logits_bytes=logits_bytes,
+            seed=seed,
+            patching=patching,
+            source=source,
+            path=path,
+            progress=progress,
+        )
+        _refuse_useless(eval_documents, lengths, every, check_every, _given(self.options))
         self.eval_documents, self.lengths, self.tokenizer = eval_documents, lengths, tokenizer
         self.every, self.check_every, self.out, self.save, self.log = every, check_every, out, save, log
         self.patch: Patch | None = None
@@ -205,6 +263,13 @@ class TrainingCallback(TrainerCallback):
 
 def _as_tokenizer(processing: object) -> PreTrainedTokenizerBase | None:
     return processing if isinstance(processing, PreTrainedTokenizerBase) else None
+
+
+def _given(options: PerplexityOptions) -> list[str]:
+    """Returns the names of the options of a measurement that differ from their defaults."""
+    usual = PerplexityOptions(truncation=False)
+    names = (each.name for each in fields(options) if each.name != "patching")
+    return [name for name in names if getattr(options, name) != getattr(usual, name)]
 
 
 def _refuse_useless(

@@ -22,14 +22,16 @@ from ...models.patching import configuration_before
 from ...models.rotary_modules import evaluating, preserved, unwrapped
 from ...output.formatting import cut
 from ...verifying.verification import in_memory
+from ..backends.loaded import LoadedModel
+from ..backends.schedules import Schedules
+from ..backends.variants import AS_IS, Variant
 from ..data.chats import Given
 from ..metrics import paired
 from ..results.result import Result
 from ..running.corpus import Corpus
-from ..running.options import PerplexityOptions, Schedules
+from ..running.options import PerplexityOptions
 from ..running.perplexity import PerplexityRun
 from ..running.runner import carry_out
-from ..running.variants import AS_IS, Variant
 from ..scoring.scorer import Scorer
 from .proving import is_shared, plain, processes, settle_leader
 
@@ -93,12 +95,11 @@ class Measuring:
         """
         own = plain(model)
         with undisturbed(own):
-            now = Variant(own, AS_IS, {})
-            schedules = Schedules(baseline=baseline, patching=self.options.patching, as_is=now)
-            run = PerplexityRun(unwrapped(own), self.corpus, schedules, self.options)
-            if is_shared(own):
-                run.scorer = SharedScorer(cast("PreTrainedModel", own), self.options.logits_bytes)
-            result = carry_out(run, None, group=processes(own))
+            schedules = Schedules(baseline=baseline, patching=self.options.patching)
+            block = self.options.logits_bytes
+            scorer = SharedScorer(cast("PreTrainedModel", own), block) if is_shared(own) else None
+            backend = LoadedModel(unwrapped(own), self.options.path, block, scorer, Variant(own, AS_IS, {}))
+            result = carry_out(PerplexityRun(backend, self.corpus, schedules), None, group=processes(own))
         names = {AS_IS: stage(own, step), BASE: UNSCALED}
         result = replace(
             result,

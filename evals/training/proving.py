@@ -19,8 +19,8 @@ from ...planning.plan import Plan, make_plan
 from ...request import Request
 from ...verifying.examining import examine_model, examine_tables
 from ...verifying.verification import Verification, in_memory
+from ..backends import fingerprints
 from ..parallel.processes import Group, World
-from ..running import fingerprints
 
 if TYPE_CHECKING:
     from ...request import RequestOptions

@@ -278,7 +278,9 @@ def read_rope(config: Mapping[str, object], original_length: int | None = None) 
 
 
 def trained_in(config: Mapping[str, object]) -> int:
-    """Returns the context that a model was trained for: the maximum if its vendor scaled it, else the original length.
+    """Returns the context that a model was trained for: the served length if its vendor scaled it, else the original.
+
+    The vendor's dynamic scaling is not of the training: it starts beyond the maximum.
 
     Args:
         config: the configuration, without ropescale's scaling.
@@ -288,7 +290,8 @@ def trained_in(config: Mapping[str, object]) -> int:
     """
     configuration = Configuration.read(config)
     lengths = configuration.lengths
-    return (lengths.served if configuration.is_scaled else lengths.trained).tokens
+    kinds = {rope.scaling.get("rope_type") for rope in configuration.ropes.values() if rope.is_scaled}
+    return (lengths.served if kinds - {"dynamic"} else lengths.trained).tokens
 
 
 _SCALING_KEYS = frozenset(

@@ -259,10 +259,11 @@ def scaling_of(layers: Mapping[str, PlannedLayer], configuration: Configuration,
     for key, layer in layers.items():
         form = parameters_of(layer, length, family)
         if form is None and family.takes_only_theta:  # applies in memory as well as to a file
+            trained = layer.rope.original_length
             raise ScheduleError(
                 f"{configuration.model_type} supports only another rope_theta, and {label_of(layer.schedule)} changes "
                 "more",
-                advice=[others(length)],
+                advice=[others(length if length > trained else 2 * trained)],
             )
         parameters[key] = form or {"rope_type": "default"}
     original = max(layer.rope.original_length for layer in layers.values())

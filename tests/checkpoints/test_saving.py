@@ -118,7 +118,6 @@ def test_a_model_that_was_never_on_disk_is_saved_as_if_it_had_been(tmp_path):
     source = tiny.checkpoint(tmp_path / "LlamaForCausalLM")
     ropescale.patch_checkpoint(source, tmp_path / "patched", "yarn:factor=4")
     saved, patched = contents(tmp_path / "saved"), contents(tmp_path / "patched")
-    assert patched["ropescale.json"].pop("tokenizer_limit") == 64  # of the tokenizer's file, which the model never had
     assert saved == patched
 
 

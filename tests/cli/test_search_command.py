@@ -1,4 +1,4 @@
-"""``ropescale search``, by a text and by keys: the command, its files, its errors, and how it goes on after a stop."""
+"""``ropescale search``: the command, its files, its errors, and how it goes on after a stop."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import shlex
 from functools import partial
 
 import pytest
-import tiny
 import torch
 from configurations import read, write_files
 from searching import stop_after
@@ -16,14 +15,6 @@ from together import together
 from ropescale.schedules.specs import parse
 
 WORDS = ["--target-length", "128", "--budget-tokens", "3072"]
-KEYS = ["--objective", "keys", "--target-length", "256", "--budget-tokens", "6k"]
-
-
-@pytest.fixture(scope="module")
-def longer(tmp_path_factory):
-    """A tiny Llama of trained length 128 with a tokenizer of bytes, on disk."""
-    model = tiny.llama(vocab_size=257, max_position_embeddings=128)
-    return str(tiny.checkpoint(tmp_path_factory.mktemp("longer"), model))
 
 
 @pytest.fixture(scope="module")
@@ -37,12 +28,6 @@ def texts(tmp_path_factory):
 def search(ran, checkpoint, texts):
     """Runs ``ropescale search`` on these texts."""
     return partial(ran, "search", checkpoint, "--data", texts)
-
-
-@pytest.fixture
-def given(checkpoint, longer, texts):
-    """The words of a search by a text, and of one by keys."""
-    return {"text": [checkpoint, "--data", texts, *WORDS], "keys": [longer, *KEYS]}
 
 
 def test_it_prints_the_schedule_and_the_command_that_patches_with_it_and_its_file_is_one_for_every_command(
@@ -71,43 +56,20 @@ def test_ctrl_c_says_once_what_is_kept(search, tmp_path, monkeypatch, after, sai
     assert said in err and err.count(" stopped") == 1
 
 
-def test_by_keys_it_prints_a_schedule_and_writes_the_run(ran, longer, tmp_path, monkeypatch):
-    monkeypatch.setattr("ropescale.evals.results.saving.drawn", lambda draw: b"%d panels" % len(draw().axes))
-    file = tmp_path / "factors.json"
-    out, err = ran("search", longer, *KEYS, "-o", file)
-    assert "tokens in prompts of 256: at each length from 128, 6 to learn from, 2 to choose by, and 10 to" in err
-    assert "| accuracy " in out and f"ropescale patch {longer}" in out
-    saved = read(file)
-    assert saved["provenance"]["protocol"]["objective"] == "keys"
-    assert parse(str(file)).build() == parse(saved).build()
-    assert (tmp_path / "factors-search" / "search.png").read_bytes() == b"3 panels"
-    ran("report", tmp_path / "factors-search", "-o", tmp_path / "report.html")
-    page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "gradient, from answers to prompts" in page and "on 10 sets of prompts not used to search" in page
-
-
-REFUSED = {
-    "text": [
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
         (["--budget-tokens", "300"], "a budget of 300 tokens is too small for a step"),
         (["--target-length", "32"], "is shorter than the trained length"),
         (["--within", "0"], "is not a weight"),
         (["--streaming"], "limit its documents with max_docs (--streaming, --max-docs)"),
     ],
-    "keys": [
-        (["--data", "texts"], "error: the objective keys reads no text; drop source (--data, --objective)"),
-        (["--objective", "text"], "error: missing option '--data'"),
-    ],
-}
-
-
-@pytest.mark.parametrize(
-    ("objective", "words", "said"), [(objective, *each) for objective, cases in REFUSED.items() for each in cases]
 )
-def test_wrong_input_is_one_line_and_nothing_is_written(given, refused, tmp_path, objective, words, said):
-    asked = given[objective]
-    for flag in {*words} & {"--objective", "--target-length", "--budget-tokens"} & {*asked}:
-        del asked[asked.index(flag) : asked.index(flag) + 2]
-    assert said in refused("search", *asked, *words, "-o", tmp_path / "factors.json")
+def test_wrong_input_is_one_line_and_nothing_is_written(refused, checkpoint, texts, tmp_path, words, said):
+    asked = [
+        each for flag, value in zip(WORDS[::2], WORDS[1::2], strict=True) if flag not in words for each in (flag, value)
+    ]
+    assert said in refused("search", checkpoint, "--data", texts, *asked, *words, "-o", tmp_path / "factors.json")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -117,11 +79,10 @@ def test_a_name_without_json_is_refused(refused, checkpoint, texts, tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_two_processes_find_the_same_bit_for_bit(ran, given, tmp_path, one_thread):
-    for objective, words in given.items():
-        found = tmp_path / f"{objective}.json"
-        (out, err), (other, _) = together(2, ["search", *words, "-o", str(found)], tmp_path / objective)
-        assert out.count("ropescale patch") == 1 and "2 processes searching" in err
-        assert "ropescale patch" not in other
-        ran("search", *words, "-o", tmp_path / "alone.json", "--force")
-        assert read(tmp_path / "alone.json") == read(found)
+def test_two_processes_find_the_same_bit_for_bit(ran, checkpoint, texts, tmp_path, one_thread):
+    words = [checkpoint, "--data", texts, *WORDS]
+    (out, err), (other, _) = together(2, ["search", *words, "-o", str(tmp_path / "found.json")], tmp_path / "two")
+    assert out.count("ropescale patch") == 1 and "2 processes measuring" in err
+    assert "ropescale patch" not in other
+    ran("search", *words, "-o", tmp_path / "alone.json")
+    assert read(tmp_path / "alone.json") == read(tmp_path / "found.json")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from configurations import CONFIG, edit
+from configurations import CONFIG, edit, write_files
 from refusing import refused
 
 PATCH = ["patch", "model", "-o", "out", "--schedule", "yarn:factor=4"]
@@ -118,9 +118,9 @@ def test_places_that_cannot_be_are_refused(model, capsys, words, sentence):
 
 
 def test_an_existing_output_is_refused_and_a_dry_run_shows_what_would_be_written(model, capsys, ran):
-    Path("out").mkdir()
+    write_files(Path("out"), {"mine.txt": "mine"})
     said = "out exists already; choose another folder, or allow to replace it"
     refused(capsys, PATCH, f"{said} (--force)")
     shown = ran(*PATCH, "--dry-run")
     assert '+    "rope_type": "yarn"' in shown.out and f"warning: the command would write nothing: {said}" in shown.err
-    assert not any(Path("out").iterdir())
+    assert [path.name for path in Path("out").iterdir()] == ["mine.txt"]

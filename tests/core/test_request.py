@@ -11,10 +11,9 @@ import pytest
 from ropescale.cli import options
 from ropescale.cli.main import COMMANDS, LazyGroup
 from ropescale.errors import ConfigError, DataError, ScheduleError
-from ropescale.evals.running.options import Schedules
+from ropescale.evals.backends.schedules import Schedules, requested
 from ropescale.planning.plan import refuse_unused
 from ropescale.request import Request
-from ropescale.schedules.specs import parse
 
 FIELDS = [field.name for field in fields(Request) if field.name != "spec"]
 LAZY = LazyGroup()
@@ -42,13 +41,14 @@ def test_a_command_gives_its_options_as_a_request() -> None:
 
     @options.sectioned_command("measure", options.request_sections("schedules baseline"))
     def command(**values: object) -> None:
-        given.append(options.schedules_of(values))
+        patching = {name: values[name] for name in options.REQUEST_OPTIONS if name != "factor"}
+        given.append(requested(values["schedules"], values["baseline"], values["factor"], patching))
 
     words = "--schedule yarn --target-length 128k --set beta_fast=16 --layers all --on-top --baseline linear".split()
     command.main(words, standalone_mode=False)
     asked = Request.of("yarn", target_length="128k", overrides={"beta_fast": "16"}, layers="all", on_top=True)
     assert Request.of("yarn", **given[0].patching) == asked
-    assert [*given[0].given, given[0].baseline] == [parse("yarn"), parse("linear")]
+    assert [*given[0].given, given[0].baseline] == ["yarn", "linear"]
     assert asked.given() == ["target_length", "overrides", "layers", "on_top"]
 
 

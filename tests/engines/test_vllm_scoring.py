@@ -23,8 +23,8 @@ from transformers import AutoModelForCausalLM
 import ropescale
 from ropescale.checkpoints.loading import load_model, load_tokenizer
 from ropescale.evals import Server, perplexity, retrieval
+from ropescale.evals.backends.server_verifying import LIVE, NEITHER, NOT_LIVE, verify_served
 from ropescale.evals.reference import CHECKPOINT, held_out_documents
-from ropescale.evals.servers.verifying import LIVE, NEITHER, NOT_LIVE, verify_served
 from ropescale.exporting import export
 
 __all__ = ["python"]
@@ -125,9 +125,9 @@ def test_a_served_model_answers_and_writes_as_the_loaded_one(python, tmp_path):
     given: dict[str, Any] = {"lengths": [512], "prompts": rows, "new_tokens": 16, "path": folder}
     with serving(python, export(folder, "vllm").commands[0].text, tmp_path / "log.txt") as address:
         server = Server(address, SPECS["yarn"])
-        served = [retrieval(server, tokenizer, **each).answers for each in (passkeys, given)]
+        served = [retrieval(server, tokenizer=tokenizer, **each).answers for each in (passkeys, given)]
     model = load_model(folder, "float32", "cpu")
-    loaded = [retrieval(model, tokenizer, **each).answers for each in (passkeys, given)]
+    loaded = [retrieval(model, tokenizer=tokenizer, **each).answers for each in (passkeys, given)]
     for found, wanted in zip(served, loaded, strict=True):
         gaps = [abs(mine.nll - own.nll) for mine, own in zip(found, wanted, strict=True)]
         print(f"\n{len(found)} answers, {sum(each.correct for each in found)} right: largest {max(gaps):.0e}")

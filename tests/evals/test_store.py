@@ -27,7 +27,7 @@ from tiny import TEXT, documents, llama
 from ropescale.cli import main as shell
 from ropescale.errors import CheckpointError
 from ropescale.evals import perplexity
-from ropescale.evals.running import fingerprints
+from ropescale.evals.backends import fingerprints
 from ropescale.evals.scoring.batches import Scored, plan_pass
 from ropescale.evals.scoring.executor import Executor
 from ropescale.evals.store import Store, last_run, opened, refuse_if_busy
@@ -274,7 +274,7 @@ def scored(monkeypatch):
 def lines(monkeypatch):
     """What the user is told."""
     told = []
-    monkeypatch.setattr("ropescale.evals.running.progress.Notes.tell", lambda self, line: told.append(line))
+    monkeypatch.setattr("ropescale.evals.progress.Notes.tell", lambda self, line: told.append(line))
     return told
 
 
@@ -420,7 +420,7 @@ def test_going_back_to_what_was_measured_before_runs_nothing_and_fresh_measures_
 def test_another_version_or_attention_is_another_run(out, monkeypatch, lines, scored, fact, value):
     arithmetic = fingerprints.arithmetic
     monkeypatch.setattr(
-        "ropescale.evals.running.fingerprints.arithmetic", lambda model: arithmetic(model) | {fact: value}
+        "ropescale.evals.backends.fingerprints.arithmetic", lambda model: arithmetic(model) | {fact: value}
     )
     measured(out, schedules=[])
     assert scored and f"this changed: {fact};" in lines[0]
@@ -497,7 +497,7 @@ def test_ctrl_c_before_the_first_batch_says_how_to_begin_again(words, tmp_path, 
         if where == "in the first batch":
             stopping(patched, 0)
         else:
-            patched.setattr("ropescale.evals.running.perplexity.prepare", raising(KeyboardInterrupt()))
+            patched.setattr("ropescale.evals.api._perplexity_run", raising(KeyboardInterrupt()))
         said = ran(*kept, code=130)[1].splitlines()
         assert [line for line in said if line][-2:] == [BEGINS[where], "interrupted"]
         assert BEGINS[where] not in ran(*words, code=130)[1]  # without -o nothing is ever kept

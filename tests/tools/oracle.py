@@ -173,6 +173,7 @@ def measured(kept: Recording, name: str, model: Path, data: Path, trained: int) 
     kept.run(f"run/{name}/verify", "verify", model)
     schedules = ("--schedule", "yarn:factor=2", "--schedule", "ntk:factor=2", "--schedule", "dynamic:factor=2")
     lengths = ("--lengths", f"{short},{trained},{long}")
+    out.mkdir(parents=True)
     keys = out / "keys.json"
     thresholds = ("--window", trained // 8, "--stride", trained // 16, "--max-length", trained, "--alpha", 0.5)
     kept.run(f"run/{name}/keys", "keys", model, "--data", data, *thresholds, "-o", keys, keep=False)
@@ -205,10 +206,9 @@ def measured(kept: Recording, name: str, model: Path, data: Path, trained: int) 
         f"run/{name}/report/page", re.sub(r"<script.*?</script>", "", (out / "report.html").read_text(), flags=re.S)
     )
     kept.add(f"run/{name}/passkey/answers", (out / "passkey" / "answers.csv").read_text())
-    for kind, more in (("text", text), ("keys", ("--objective", "keys"))):
-        words = ("--target-length", long, "--budget-tokens", trained * 50, "-o", out / f"{kind}.json")
-        kept.run(f"run/{name}/search-{kind}", "search", model, *more, *words, keep=False)
-        results(kept, f"run/{name}/search-{kind}", out / f"{kind}-search")
+    words = ("--target-length", long, "--budget-tokens", trained * 50, "-o", out / "found.json")
+    kept.run(f"run/{name}/search", "search", model, *text, *words, keep=False)
+    results(kept, f"run/{name}/search", out / "found-search")
 
 
 def results(kept: Recording, name: str, out: Path) -> None:

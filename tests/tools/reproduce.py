@@ -111,7 +111,7 @@ def run(arm: Arm, out: Path, steps: int | None = None, texts: list[str] | None =
 def ask(model: Any, tokenizer: Any, out: Path, **options: Any) -> None:
     """Hides numbers in texts of up to the target's length, and asks for them."""
     lengths = [256, 512, 1024, 2048]
-    ropescale.evals.retrieval(model.eval(), tokenizer, lengths, trials=10, **options).save(out)
+    ropescale.evals.retrieval(model.eval(), lengths, tokenizer=tokenizer, trials=10, **options).save(out)
 
 
 def untrained(out: Path) -> None:

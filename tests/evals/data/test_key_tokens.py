@@ -196,7 +196,7 @@ def test_spans_of_another_text_model_or_window_stay_and_no_second_command_writes
     imported = ["keys", "--data", other, "--import", tmp_path / "spans.txt", "-o", out]
     tried = [words(other), imported, words(model=model), words(window=9), words(alpha=0.4)]
     for what, given in zip(("text", "text", "model", "window", "alpha"), tried, strict=True):
-        assert f"holds key spans of another {what}; choose another file, or replace" in refused(*given)
+        assert f"holds key spans of another {what}; choose another file, or allow to replace them" in refused(*given)
     with hidden_path(out):
         assert "another command is writing" in refused(*words())
     ran(*words())  # the same again

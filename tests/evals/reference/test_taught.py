@@ -20,7 +20,7 @@ def tokenizer():
 @pytest.mark.slow
 def test_it_answers_within_its_trained_length_and_beyond_it_under_yarn_alone(tokenizer):
     yarn = "yarn:factor=8"
-    result = ropescale.evals.retrieval(load_taught(), tokenizer, [256, 1024], depths=4, schedules=[yarn], trials=1)
+    result = ropescale.evals.retrieval(load_taught(), [256, 1024], [yarn], tokenizer=tokenizer, depths=4, trials=1)
     asked = {(row.schedule, row.length): row.accuracy for row in result.rows if row.depth is None}
     assert asked == {("as-is", 256): 1, ("as-is", 1024): 0, (yarn, 256): 1, (yarn, 1024): 1}
 

@@ -234,7 +234,7 @@ def asked(tmp_path_factory):
     """A retrieval run, below and above the trained length, of a model that was never taught to answer; its result."""
     out = tmp_path_factory.mktemp("runs") / "asked"
     model, tokenizer = tiny.llama(vocab_size=257, max_position_embeddings=256), tiny.byte_tokenizer(limit=400)
-    result = retrieval(model, tokenizer, [200, 300], [0, 0.5, 1], ["linear:factor=4"], trials=3)
+    result = retrieval(model, [200, 300], ["linear:factor=4"], tokenizer=tokenizer, depths=[0, 0.5, 1], trials=3)
     result.save(out)
     return out, result
 

@@ -16,9 +16,9 @@ from tiny import byte_tokenizer, llama, naive_nll
 
 from ropescale.errors import DataError
 from ropescale.evals import retrieval
+from ropescale.evals.backends.answering import AnswerScorer
 from ropescale.evals.data.encoding import TextEncoder
 from ropescale.evals.data.prompts import PromptFields, PromptRow, followed_by, prompt_row
-from ropescale.evals.retrieving.answering import AnswerScorer
 from ropescale.evals.retrieving.prompt_set import RetrievalOptions, make_prompts
 from ropescale.evals.retrieving.results import share_found
 
@@ -195,7 +195,7 @@ OTHERS = {"factor": 4.0, "original_max_position_embeddings": 64}
 def test_scores_and_losses_are_those_of_a_naive_loop_over_stock_transformers(schedule, stock):
     tokenizer, model, loaded = byte_tokenizer(), llama(vocab_size=257, rope_parameters=stock), llama(vocab_size=257)
     loaded.generation_config.update(num_beams=3, no_repeat_ngram_size=1, suppress_tokens=[*range(64)])
-    found = retrieval(loaded, tokenizer, [512], schedules=[schedule], prompts=ROWS, new_tokens=6)
+    found = retrieval(loaded, [512], [schedule], tokenizer=tokenizer, prompts=ROWS, new_tokens=6)
     answers = [each for each in found.answers if each.schedule == schedule]
     if stock["rope_type"] == "dynamic":
         hold(model, 512)
@@ -224,7 +224,7 @@ def test_prompts_fed_together_are_scored_as_alone_and_stop_at_the_end_of_the_tex
         model, prompts_of(rows, [512]).prompts[512][0].generation.ids, 3
     )[2]
     one, many = (
-        retrieval(model, byte_tokenizer(), [512], prompts=rows, batch_tokens=size, new_tokens=9).answers
+        retrieval(model, [512], tokenizer=byte_tokenizer(), prompts=rows, batch_tokens=size, new_tokens=9).answers
         for size in (1, 10_000)
     )
     assert [each.generated for each in one] == [each.generated for each in many]
@@ -238,7 +238,7 @@ def codes():
     rows = [row("amber", "48213", 1, task="near"), row("maple", "77120", 1, task="near"),
             row("onyx", "90417", 6, task="far"), row("olive", "20741", 1, task="far")]  # fmt: skip
     given = {"schedules": ["linear:factor=4"], "prompts": rows, "new_tokens": 8}
-    return retrieval(lookup_llama(), byte_tokenizer(), [1024], **given)
+    return retrieval(lookup_llama(), [1024], tokenizer=byte_tokenizer(), **given)
 
 
 def test_the_scores_of_a_model_that_copies_are_the_known_ones(codes):
@@ -253,7 +253,7 @@ def test_the_scores_of_a_model_that_copies_are_the_known_ones(codes):
 def test_a_mean_over_tasks_weighs_each_alike_and_has_the_interval_of_its_variance():
     """Two prompts of one task and six of another: 2^2 / (1/2 + 1/6) = 6 answers' worth."""
     rows = [row("amber", "48213", 1, task="few")] * 2 + [row("onyx", "90417", 6, task="many")] * 6
-    (one, *parts) = retrieval(lookup_llama(), byte_tokenizer(), [1024], prompts=rows, new_tokens=8).rows
+    (one, *parts) = retrieval(lookup_llama(), [1024], tokenizer=byte_tokenizer(), prompts=rows, new_tokens=8).rows
     assert [(each.task, each.accuracy) for each in parts] == [("few", 1.0), ("many", 0.0)] and one.accuracy == 0.5
     z = 1.959963984540054
     half = z * math.sqrt(0.25 / 6 + z * z / 144) / (1 + z * z / 6)
@@ -263,7 +263,7 @@ def test_a_mean_over_tasks_weighs_each_alike_and_has_the_interval_of_its_varianc
 def test_the_intervals_of_changes_hold_for_the_schedules_of_a_length_together():
     rows = [row("amber", "48213", 1, task=task) for task in ("one", "two") for _ in range(6)]
     model, schedules = lookup_llama(), ["linear:factor=4", "linear:factor=2"]
-    found = retrieval(model, byte_tokenizer(), [1024], schedules=schedules, prompts=rows, new_tokens=8)
+    found = retrieval(model, [1024], schedules, tokenizer=byte_tokenizer(), prompts=rows, new_tokens=8)
     counted = [(each.task, each.prompts, each.comparisons) for each in found.paired]
     assert counted == 2 * [(None, 12, 2), ("one", 6, 2), ("two", 6, 2)]
 
@@ -312,7 +312,7 @@ def test_wrong_input_is_refused_before_the_model_is_read(refused, checkpoint, wo
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "a.txt").write_text("Once.")
     monkeypatch.setattr(
-        "ropescale.evals.running.checkpoint.load_model", lambda *a, **k: pytest.fail("the model is read")
+        "ropescale.evals.backends.checkpoint.load_model", lambda *a, **k: pytest.fail("the model is read")
     )
     assert sentence in refused("retrieval", checkpoint, *words)
 

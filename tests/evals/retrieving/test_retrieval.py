@@ -23,8 +23,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 import ropescale
 from ropescale.errors import DataError, RunError
+from ropescale.evals.backends.answering import AnswerScorer
 from ropescale.evals.reference import CHECKPOINT
-from ropescale.evals.retrieving.answering import AnswerScorer
 from ropescale.evals.retrieving.prompt_set import RetrievalOptions, check_depths, make_prompts
 from ropescale.evals.retrieving.prompts import passkey_prompts
 from ropescale.evals.retrieving.results import CHANCE
@@ -221,7 +221,7 @@ def reaching():
 @pytest.fixture(scope="module")
 def result(reaching):
     return ropescale.evals.retrieval(
-        reaching, byte_tokenizer(), LENGTHS, DEPTHS, ["linear:factor=4"], trials=4, patching={}
+        reaching, LENGTHS, ["linear:factor=4"], tokenizer=byte_tokenizer(), depths=DEPTHS, trials=4
     )
 
 
@@ -314,7 +314,9 @@ def test_fewer_than_ten_prompts_decide_nothing_about_the_loss(result):
 
 def test_length_dependent_tables_are_frozen_at_the_length_asked_at():
     model = lookup_llama()
-    ropescale.evals.retrieval(model, byte_tokenizer(), [256, 512, 1024], [1.0], ["dynamic:factor=2"], trials=1)
+    ropescale.evals.retrieval(
+        model, [256, 512, 1024], ["dynamic:factor=2"], tokenizer=byte_tokenizer(), depths=[1.0], trials=1
+    )
     for length in (512, 1024):
         slowest = {call["slowest"] for call in model.seen if call["shape"][1] == length}
         theta = 10000 * (2 * length / 256 - 1) ** (8 / 6)  # a head of 8, so d / (d - 2) = 8 / 6
@@ -323,7 +325,9 @@ def test_length_dependent_tables_are_frozen_at_the_length_asked_at():
 
 def test_schedules_with_the_same_tables_are_asked_once():
     model = lookup_llama()
-    result = ropescale.evals.retrieval(model, byte_tokenizer(), [300], 2, ["base", "linear:factor=1"], trials=2)
+    result = ropescale.evals.retrieval(
+        model, [300], ["base", "linear:factor=1"], tokenizer=byte_tokenizer(), depths=2, trials=2
+    )
     assert result.schedules == ["as-is", "base", "linear:factor=1"]
     assert len(model.seen) == 1  # four prompts together
     assert len(result.answers) == 3 * 4
@@ -348,13 +352,13 @@ def test_depths_that_cannot_be_are_refused(depths):
 )
 def test_what_cannot_be_asked_is_one_sentence(lengths, trials, words):
     with pytest.raises(ropescale.RopescaleError, match=words):
-        ropescale.evals.retrieval(lookup_llama(), byte_tokenizer(), lengths, trials=trials)
+        ropescale.evals.retrieval(lookup_llama(), lengths, tokenizer=byte_tokenizer(), trials=trials)
 
 
 def test_ids_outside_the_vocabulary_are_refused_before_anything_runs():
     model = lookup_llama(pad_token_id=None)
     with pytest.raises(DataError, match="outside the model's vocabulary of 257"):
-        ropescale.evals.retrieval(model, AutoTokenizer.from_pretrained(CHECKPOINT), [300])
+        ropescale.evals.retrieval(model, [300], tokenizer=AutoTokenizer.from_pretrained(CHECKPOINT))
     assert model.seen == []
 
 

@@ -10,13 +10,13 @@ from tiny import documents, llama
 
 import ropescale
 from ropescale.evals import perplexity
-from ropescale.evals.running.fingerprints import describe, parameters_fingerprint
+from ropescale.evals.backends.fingerprints import describe, parameters_fingerprint
 
 IDS = documents(3, 64)
 
 
 def nll(model, out=None):
-    [row] = perplexity(model, IDS, [48], out=out, force=True).rows
+    [row] = perplexity(model, IDS, [48], out=out, force=out is not None).rows
     return row.nll
 
 
@@ -65,7 +65,7 @@ def places(model):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_every_byte_counts(dtype, monkeypatch):
-    monkeypatch.setattr("ropescale.evals.running.fingerprints._BLOCK", 1000)  # several blocks, the last one shorter
+    monkeypatch.setattr("ropescale.evals.backends.fingerprints._BLOCK", 1000)  # several blocks, the last one shorter
     model = llama(num_hidden_layers=1).to(dtype)
     model.register_buffer("beside", torch.tensor(1.0))
     before = parameters_fingerprint(model)

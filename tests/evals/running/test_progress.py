@@ -9,7 +9,7 @@ import numpy as np
 from tiny import documents, llama
 
 from ropescale.evals import perplexity
-from ropescale.evals.running.progress import Progress
+from ropescale.evals.progress import Progress
 
 
 class Terminal(io.StringIO):

@@ -7,7 +7,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaForCausalLM
 
 import ropescale
 from ropescale.evals import perplexity
-from ropescale.evals.running.variants import trained_length
+from ropescale.evals.backends.variants import trained_length
 
 LLAMA_3_1 = {"rope_parameters": LLAMA31_SCALING | {"rope_theta": 500000.0}, "max_position_embeddings": 131072}
 """As in the config.json of meta-llama/Llama-3.1-8B."""
@@ -32,8 +32,7 @@ def test_a_model_patched_in_memory_or_on_disk_was_trained_as_it_was_before(tmp_p
 
 def test_scaling_that_the_makers_trained_costs_nothing_at_lengths_up_to_theirs():
     """Of a model scaled from 16 to 128 tokens: the short-context cost is that at 100, and nothing is far below 128."""
-    given, replacing = documents(2, 140), {"replace_scaling": True}
-    result = perplexity(llama(**SMALL), given, [16, 100, 140], ["linear:factor=2"], patching=replacing)
+    result = perplexity(llama(**SMALL), documents(2, 140), [16, 100, 140], ["linear:factor=2"], replace_scaling=True)
     assert result.trained_length == 128 and result.repeats[0].distance == 128
     assert [each.length for each in result.divergences] == [100]
     assert {row.length for row in result.repeats} == {140}

@@ -13,7 +13,7 @@ from tiny import documents, from_ids, llama
 import ropescale
 from ropescale.errors import RunError
 from ropescale.evals import perplexity
-from ropescale.evals.running.progress import duration
+from ropescale.evals.progress import duration
 from ropescale.evals.running.runner import WARM_SECONDS
 from ropescale.evals.scoring import memory
 from ropescale.evals.scoring.batches import plan_pass
@@ -173,8 +173,8 @@ class Timed(Scorer):
 def test_a_long_run_says_how_long_it_will_be_from_windows_that_were_run_warm(monkeypatch):
     lines = []
     monkeypatch.setattr(Timed, "clock", 0.0)
-    monkeypatch.setattr("ropescale.evals.running.progress.Notes.tell", lambda self, line, level=0: lines.append(line))
-    monkeypatch.setattr("ropescale.evals.running.perplexity.Scorer", lambda model, logits_bytes: Timed(model))
+    monkeypatch.setattr("ropescale.evals.progress.Notes.tell", lambda self, line, level=0: lines.append(line))
+    monkeypatch.setattr("ropescale.evals.backends.loaded.Scorer", lambda model, logits_bytes: Timed(model))
     monkeypatch.setattr("ropescale.evals.running.runner.time.perf_counter", lambda: Timed.clock)
     perplexity(llama(), documents(40, 64), [64], bos="no", windows=1, batch_tokens=64)
     each = 64 * memory.work(llama(), 64) / 1e6

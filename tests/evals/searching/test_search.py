@@ -17,9 +17,8 @@ from tiny import byte_tokenizer, documents, llama, markov_llama, naive_nll, naiv
 
 import ropescale
 from ropescale.errors import CheckpointError, DataError, RunError
-from ropescale.evals import search
+from ropescale.evals import progress, search
 from ropescale.evals.results.folder import read_results
-from ropescale.evals.running import progress
 from ropescale.evals.searching.options import SearchOptions
 from ropescale.evals.searching.windows import feed_text, split
 from ropescale.evals.statistics.intervals import average, familywise
@@ -102,21 +101,12 @@ def test_with_too_few_documents_nothing_is_proved_and_the_sentence_says_so(found
 
 def test_a_model_whose_tables_follow_the_length_is_measured_as_it_is_at_each():
     model = llama(rope_parameters={"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0})
-    result = search(model, TEXT, 128, **BUDGET, patching={"replace_scaling": True, "original_length": 64})
+    result = search(model, TEXT, 128, **BUDGET, replace_scaling=True, original_length=64)
     for length in (64, 128):  # transformers' own tables at that length
         nll = [naive_nll(model, window[:length]) for window in windows_of(result.protocol["held_out"])]
         wanted = math.fsum(map(math.fsum, nll)) / (2 * (length - 1))
         assert measured(result)["as-is", length] == pytest.approx(wanted, abs=1e-5)
     assert "truncation" in result.changes()
-
-
-def test_where_the_own_table_is_kept_short_text_is_no_gain():
-    result = search(llama(), TEXT, 128, **BUDGET, keep_short=True)
-    assert result.search.start == "yarn:factor=2,attention_factor=1"
-    assert measured(result)["found", 64] == pytest.approx(measured(result)["as-is", 64], abs=1e-6)
-    assert "so nothing changes there" in result.to_markdown()
-    with ropescale.patch(llama(), result.search.start) as patch:
-        assert patch.plan.tables["all"].attention_scale == 1
 
 
 def test_a_search_that_was_stopped_finds_the_same_bit_for_bit(found, tmp_path, monkeypatch):
@@ -204,7 +194,7 @@ def test_whole_documents_are_held_out_and_of_a_single_one_the_end():
 
 
 def test_tokens_within_the_trained_length_count_twice():
-    weights = feed_text(TEXT, 128, None, "auto", SearchOptions(**BUDGET)).learned(64)[0][0].weights
+    weights = feed_text(TEXT, 128, None, "auto", SearchOptions(**BUDGET)).learned(64)[0].weights
     assert (weights / weights[-1]).tolist() == [2.0] * 63 + [1.0] * 64
     assert float(weights.sum()) == pytest.approx(1.0)
 

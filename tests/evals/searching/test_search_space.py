@@ -6,14 +6,11 @@ import math
 import pytest
 import torch
 from configurations import CONFIG
-from tiny import documents, llama
-from transformers import AutoModelForCausalLM
+from tiny import documents
 
 import ropescale
 from ropescale.engines import ENGINES
 from ropescale.engines.base import layers_of
-from ropescale.errors import ConfigError
-from ropescale.evals import search
 from ropescale.evals.searching.options import SearchOptions, plan_of_start
 from ropescale.evals.searching.results import commands
 from ropescale.evals.searching.search_space import Ramp, RampShape, space_of
@@ -84,14 +81,6 @@ def test_whole_ends_are_those_that_yarn_rounds_to():
     assert scale == pytest.approx(0.1 * math.log(7.6) + 1, rel=1e-15) == schedule(ROPE, 1).attention_scale
 
 
-def test_two_tables_keep_the_models_own_up_to_the_trained_length():
-    ramp = Ramp(ROPE, 8.0, RampShape(scale="one", form="two tables"))
-    schedule = ramp.schedule(FOUND[:3])
-    assert list(schedule(ROPE, 256).inv_freq) == ROPE.inv_freq()
-    assert relative(schedule(ROPE, 257).inv_freq, by_hand(3.41, 14.73, 7.6)) < 1e-14
-    assert schedule(ROPE, 256).attention_scale == schedule(ROPE, 2048).attention_scale == 1.0
-
-
 def test_on_a_table_that_is_not_thetas_own_the_result_is_a_table():
     rope = Rope(8, 10000.0, 64, table=(1.0, 0.3, 0.05, 0.001), table_scale=1.1)
     ramp = Ramp(rope, 4.0)
@@ -147,25 +136,3 @@ def test_what_comes_next_is_the_engines_own_command(engine, by_folder):
     exported = f"ropescale export OUT --for {engine}"
     alone = f"ropescale export MODEL --for {engine} --schedule f.json --layers all"
     assert commands("MODEL", "f.json", plan, engine) == ([alone] if engine == "llama.cpp" else [patched, exported])
-
-
-def test_an_engine_that_computes_none_of_them_is_named():
-    options = SearchOptions(engine="mlx-lm", keep_short=True)
-    with pytest.raises(ConfigError, match=r"mlx-lm computes no schedule of this search exactly \(switch: dropped\)"):
-        space_of(plan_of_start(CONFIG, 2048, options.patching), 2048, options)
-
-
-def test_short_text_is_bit_equal_where_the_models_own_table_is_kept(tmp_path, one_thread):
-    result = search(llama(), TEXT, 128, keep_short=True, **BUDGET)
-    model, (short, long) = llama(), (torch.tensor([documents(1, size)[0][:size]]) for size in (64, 128))
-    with torch.no_grad():
-        own, unchanged = model(short).logits, model(long).logits
-        with ropescale.patch(model, result.schedule):
-            assert torch.equal(model(short).logits, own)
-            changed = model(long).logits
-            model.save_pretrained(tmp_path)
-        assert not torch.equal(changed, unchanged)
-        stock = AutoModelForCausalLM.from_pretrained(tmp_path)
-        assert torch.equal(stock(short).logits, own) and torch.equal(stock(long).logits, changed)
-    assert result.schedule.attention_factor == 1.0
-    assert any("decoding past that" in remark for remark in result.remarks)

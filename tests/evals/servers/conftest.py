@@ -5,7 +5,7 @@ import random
 import pytest
 from configurations import write_files
 
-from ropescale.evals.servers import client
+from ropescale.evals.backends import client
 
 
 @pytest.fixture(autouse=True)

@@ -19,10 +19,10 @@ from ropescale.checkpoints.loading import load_tokenizer
 from ropescale.cli.main import main
 from ropescale.errors import DataError, ServerError
 from ropescale.evals import Server, perplexity
+from ropescale.evals.backends import client
+from ropescale.evals.backends.engines import Scoring
+from ropescale.evals.progress import Notes
 from ropescale.evals.reporting.page import load, page_data
-from ropescale.evals.running.progress import Notes
-from ropescale.evals.servers import client
-from ropescale.evals.servers.engines import Scoring
 
 LENGTHS = "16,64,128"
 BUDGET = ["--budget-tokens", "2048"]
@@ -308,9 +308,11 @@ def test_what_a_server_cannot_score_is_refused_before_it_scores(checkpoint, text
             assert said in refused(*words(engine, checkpoint, text, *more, lengths="16"))
         assert "name a MODEL, or a server" in refused("eval", "--data", text, "--lengths", "16")
         assert not engine.scored
-    for model in ([], "http://localhost:8000", ["http://localhost:8000"]):
+    for model in ([], ["http://localhost:8000"]):
         with pytest.raises(DataError, match="neither a loaded model nor one or several Servers"):
             perplexity(model, [[1, 2] * 8], 16)
+    with pytest.raises(DataError, match=r"http://localhost:8000 is an address; give ropescale.evals.Server\('http"):
+        perplexity("http://localhost:8000", [[1, 2] * 8], 16)
     with pytest.raises(DataError, match="outside the model's vocabulary of 257"), serving() as engine:
         perplexity(Server(engine.url), [[1, 2, 300] * 20], 32, path=checkpoint)
     assert not engine.scored

@@ -10,7 +10,7 @@ import tiny
 from fake_engine import serving
 
 import ropescale
-from ropescale.evals.servers import verifying
+from ropescale.evals.backends import server_verifying as verifying
 
 SPEC = "yarn:factor=4"
 

@@ -21,6 +21,8 @@ from statistics import median
 import numpy as np
 
 from ropescale.checkpoints.loading import load_model, load_tokenizer
+from ropescale.evals.backends.schedules import Schedules
+from ropescale.evals.backends.variants import trained_length
 from ropescale.evals.data.sources import TextSource
 from ropescale.evals.metrics.stored import Stored, part_of, positions_of
 from ropescale.evals.recommending.candidates import find_candidates
@@ -30,9 +32,8 @@ from ropescale.evals.reference import CHECKPOINT, held_out_documents
 from ropescale.evals.results.result import Result
 from ropescale.evals.running.corpus import Corpus
 from ropescale.evals.running.corpus_run import SHARES
-from ropescale.evals.running.options import PerplexityOptions, Schedules
+from ropescale.evals.running.options import PerplexityOptions
 from ropescale.evals.running.perplexity import PerplexityRun
-from ropescale.evals.running.variants import trained_length
 from ropescale.evals.statistics.intervals import LEVEL
 from ropescale.evals.store import opened
 from ropescale.models.patching import configuration_before

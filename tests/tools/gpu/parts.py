@@ -13,7 +13,7 @@ import torch
 import transformers
 
 import ropescale.evals
-from ropescale.evals.running import fingerprints
+from ropescale.evals.backends import fingerprints
 from ropescale.evals.scoring import memory
 from ropescale.evals.scoring.batches import LOGITS_BYTES
 from ropescale.evals.scoring.executor import Executor

@@ -15,7 +15,7 @@ def measure(seconds: float) -> list[sides.Row]:
     import torch
     from transformers import AutoModelForCausalLM
 
-    from ropescale.evals.running.fingerprints import files_fingerprint
+    from ropescale.evals.backends.fingerprints import files_fingerprint
 
     with tempfile.TemporaryDirectory() as place:
         folder, cache = Path(place, "model"), Path(place, "cache")

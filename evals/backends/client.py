@@ -19,7 +19,7 @@ from pydantic import AliasChoices, AliasPath, BaseModel, Field, ValidationError
 
 from ...errors import DataError, RunError, ServerError
 from ...output.formatting import cut, visible
-from ..running.progress import Notes
+from ..progress import Notes
 
 if TYPE_CHECKING:
     from ssl import SSLContext

@@ -13,10 +13,10 @@ from pydantic import BaseModel
 from ...errors import DataError
 from ...schedules import specs
 from ..metrics.stored import AS_IS
-from ..running.variants import HeldTables
 from ..store import key_of
 from .client import TIMEOUT, Client
 from .engines import Asked, PromptScoring, engine_of
+from .tables import HeldTables
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from ...output.formatting import visible
-from ...output.wrapping import folded_to
+from ..output.formatting import visible
+from ..output.wrapping import folded_to
 
 LOG = logging.getLogger(__name__)
 

@@ -23,12 +23,12 @@ from ...errors import CheckpointError, DataError
 from ...models.rotary_modules import evaluating
 from ...verifying.decoding import written
 from ..metrics.stored import AS_IS
-from ..running.variants import AsTrained, Variant
 from ..scoring.memory import is_out_of_memory, total_memory
 from ..scoring.scorer import Scorer
 from .client import NotANumber
 from .engines import Scoring
 from .server import Server
+from .variants import AsTrained, Variant
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

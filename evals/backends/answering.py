@@ -17,10 +17,10 @@ import torch
 
 from ...errors import RunError
 from ...models.rotary_modules import quiet_transformers, unset, unwrapped
+from ..data.questions import Prompt, Question
 from ..scoring.batches import Batch, Scored
 from ..scoring.memory import device_of, is_out_of_memory
 from ..scoring.scorer import not_finite
-from .prompts import Prompt, Question
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

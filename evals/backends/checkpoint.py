@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...adapters import Adapter, attached, find_loadable, read_configs, remarks
 from ...checkpoints.loading import has_tokenizer, load_model, load_tokenizer
-from ...configs.configuration import trained_in
 from ...files import read_given
-from ...output.formatting import listed
-from ...planning.plan import Plan, check_taken, lacks_factor, make_plan, refuse_unused, share_of
-from ...request import Request, RequestOptions
-from ...schedules import specs
-from ...schedules.specs import Spec, of_several, spelled_out
 from ..parallel.processes import World
-from .options import Schedules
-from .progress import Notes
+from ..progress import Notes
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -117,56 +110,3 @@ class Checkpoint:
     def config(self) -> Mapping[str, object]:
         """The configuration without ropescale's scaling."""
         return self.configs[0]
-
-    def filled(self, asked: Schedules, longest: int, notes: Notes) -> Schedules:
-        """Applies the requested factor, target length and fields to several schedules, and validates them.
-
-        Args:
-            asked: the schedules and their shared ``patching`` options.
-            longest: the largest measured length, which determines a factor that is not given.
-            notes: receives a note on such a factor.
-
-        Raises:
-            ScheduleError, ConfigError: a schedule is unknown, does not fit, or contradicts the request; no schedule
-                has a requested field; or the model is already scaled, and no option allows that.
-        """
-        request, given = Request.of(None, **asked.patching), list(asked.given)
-        config = self.configs[request.on_top]
-        named = [specs.parse(spec) for spec in [*given, *([] if asked.baseline is None else [asked.baseline])]]
-        check_taken(named, request)
-        plans: list[Plan] = []
-        without, trained = [], 0
-        for spec in named:
-            share = share_of(spec, request)
-            if share.target_length is None and lacks_factor(spec, share):
-                trained = request.original_length or trained_in(config)
-                if longest > trained:
-                    share = replace(share, target_length=longest)
-                    without.append(spelled_out(spec))
-            with of_several(spec, len(named)):
-                plans.append(make_plan(config, share))
-        refuse_unused(request, {"original_length"}.union(*(plan.used for plan in plans)))
-        if without:
-            notes.tell(
-                f"note: {listed(without)}: no factor is given; uses {longest / trained:g}, the largest length divided "
-                f"by the trained length ({longest:,} / {trained:,})"
-            )
-        filled = [_filled(spec, plan) for spec, plan in zip(named, plans, strict=True)]
-        common: RequestOptions = {**asked.patching, "factor": None, "target_length": None, "overrides": None}
-        return Schedules(filled[: len(given)], None if asked.baseline is None else filled[-1], common)
-
-
-def _filled(spec: Spec | Mapping[str, Spec], plan: Plan) -> Spec | Mapping[str, Spec]:
-    """Returns a spec with the fields of its plan, or a spec for each layer type if the factors differ."""
-    if isinstance(spec, Mapping):
-        return {key: _with_fields(part, plan, key) for key, part in spec.items()}
-    parts = {key: _with_fields(spec, plan, key) for key in plan.layers}
-    texts = {part.text for part in parts.values()}
-    return parts if len(texts) > 1 else next(iter(parts.values()), spec)
-
-
-def _with_fields(spec: Spec, plan: Plan, key: str) -> Spec:
-    """Returns a spec with the requested overrides and the resolved factor. Its name, such as a path, is unchanged."""
-    spec = spec.with_text({name: text for name, text in plan.request.overrides.items() if spec.accepts(name)})
-    factor = Spec.of(plan.layers[key].requested).get("factor") if key in plan.layers else None
-    return spec if factor is None or factor == spec.get("factor") else spec.with_fields(factor=factor)

@@ -1,0 +1,708 @@
+"""The measurements, and the only place where their runs are made.
+
+Each function takes a loaded model, a path or Hub id, a :class:`Checkpoint` or servers, and documents in any form; a
+command of the command line turns its options into the same keywords.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from ..configs.configuration import trained_in
+from ..errors import DataError
+from ..files import hidden_path, writable_file
+from ..lengths import parse_length
+from ..request import RequestOptions
+from .backends.opening import OpenedModel, opened
+from .backends.schedules import Schedules, requested
+from .data.given import folders_in, prompts_in, refuse_endless, texts_of
+from .data.key_tokens import ALPHA, BETA, MAX_LENGTH, STRIDE, WINDOW, KeySpans, check_replaceable, check_window
+from .data.windows import check_lengths, check_stride
+from .parallel.processes import Group, World, together
+from .progress import Notes
+from .recommending.candidates import objective_and_candidates, served_candidates
+from .recommending.options import TOLERANCE, RecommendOptions
+from .results.folder import writable_folder
+from .running.corpus import Corpus
+from .running.filling import filled
+from .running.options import PerplexityOptions, refuse_impossible
+from .scoring.batches import LOGITS_BYTES
+from .searching.options import SearchOptions, lengths_to, plan_of_start, schedule_file
+from .store import refuse_if_busy
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from .backends.opening import Given as Model
+    from .data.given import TextsGiven
+    from .recommending.recommend_run import RecommendRun
+    from .recommending.results import Recommendation
+    from .results.result import Result
+    from .results.saving import Saved
+    from .retrieving.results import Retrieval
+    from .retrieving.retrieval_run import RetrievalRun
+    from .running.dry_run import DryRun
+    from .running.perplexity import PerplexityRun
+    from .running.runner import Measurement
+    from .searching.results import SearchResult
+    from .searching.search_run import SearchRun
+
+R = TypeVar("R", bound="Saved")
+
+
+def perplexity(
+    model: Model,
+    documents: TextsGiven,
+    lengths: int | str | Iterable[int | str],
+    schedules: Iterable[object] = (),
+    *,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    baseline: object = None,
+    factor: float | Sequence[float] | None = None,
+    target_length: int | str | None = None,
+    original_length: int | str | None = None,
+    overrides: Mapping[str, str] | None = None,
+    layers: str = "full",
+    replace_scaling: bool = False,
+    on_top: bool = False,
+    freeze_at: int | str | None = None,
+    bos: str | int = "auto",
+    stride: int | None = None,
+    windows: int | str | None = None,
+    budget_tokens: int | None = None,
+    min_tokens: int = 0,
+    max_docs: int | None = None,
+    score: str = "all",
+    split_special_tokens: bool = False,
+    short_context: bool = True,
+    truncation: bool | None = None,
+    truncation_stride: int | None = None,
+    repeat_distance: int | None = None,
+    key_spans: str | Path | Mapping[str, object] | None = None,
+    metric_options: Mapping[str, object] | None = None,
+    batch_tokens: int | None = None,
+    logits_bytes: int = LOGITS_BYTES,
+    seed: int = 0,
+    source: str | None = None,
+    path: str | os.PathLike[str] | None = None,
+    out: str | Path | None = None,
+    fresh: bool = False,
+    force: bool = False,
+    progress: bool = False,
+) -> Result:
+    """Measures the perplexity of ``model`` at every length with every schedule on the same tokens.
+
+    The model is patched with each schedule in turn, and restored bit for bit. ``as-is`` (the model before any
+    patch) is always measured, and is the default baseline of the paired comparison. The patch of a patched model is
+    measured too.
+
+    Args:
+        model: a causal language model of transformers, possibly compiled or PEFT-wrapped; a path, Hub id or
+            :class:`Checkpoint`, which is loaded; or one or several :class:`Server`, each with one schedule.
+        documents: texts, chats (lists of messages), lists of token ids (fed unchanged, after BOS if ``bos`` is an id
+            or the tokenizer has one), :class:`Document`, ``Path``s of files or folders, a ``datasets.Dataset``, or a
+            :class:`TextSource`. To measure several sources, give a mapping of names to these: see ``by_source``.
+        lengths: context lengths in positions, including BOS; one or several, as numbers or like ``"2k,4k"``.
+        schedules: specs like "yarn:factor=8", or schedule objects. A schedule without a factor gets the largest length
+            divided by the trained length. Servers have their own.
+        tokenizer: encodes texts, and has the BOS token; None takes a checkpoint's own.
+        baseline: the schedule to compare with; None for ``as-is``.
+        factor: the factor of every schedule that takes one; several multiply the schedules.
+        target_length, original_length, overrides, layers, replace_scaling, on_top, freeze_at: as for
+            :func:`ropescale.patch`, for every schedule.
+        bos: "auto" (the tokenizer's, if it has one), "yes", "no", or an id.
+        stride: None measures the first L positions of each window. A number measures whole documents in sliding windows
+            of L positions, this many tokens apart. Prompts with answers have half of the smallest length by default.
+        windows: the maximum number of windows per document, or "all". If a document has more windows, evenly spaced
+            ones are used (with 1, the first). None uses as many as ``budget_tokens`` allows.
+        budget_tokens: positions fed per schedule, shared among the documents, with at least one window each. None means
+            :data:`ropescale.evals.data.cutting.BUDGET`, or no limit if ``windows`` is given.
+        min_tokens: skip documents with fewer tokens.
+        max_docs: measure at most this many documents; later documents are not read.
+        score: "all" tokens of a chat, or only the "assistant" tokens.
+        split_special_tokens: whether names of special tokens in a text are encoded as ordinary text.
+        short_context: compare each schedule's predictions with the baseline's at the largest length up to the trained
+            one. This runs every schedule and the baseline once more at that length.
+        truncation: also measure the model given only the last tokens of the context. None does so if it costs at most
+            as much as everything else.
+        truncation_stride: the number of tokens that each window of truncation scores; implies ``truncation``.
+        repeat_distance: the least distance of a far repeat, in tokens; None for the trained length.
+        key_spans: a file of :func:`keys`, or its content, for the perplexity of those tokens.
+        metric_options: the options of further metrics, by name.
+        batch_tokens: the maximum number of positions fed together; at least one window is fed. None estimates the
+            number that fits into memory.
+        logits_bytes: the memory for one block of fp32 logits, in bytes.
+        seed: stored with the results; nothing is random, so no result depends on it.
+        source: the name of the documents in the results; None for their own.
+        path: the folder of a loaded model, whose files are hashed instead of the live parameters; or the checkpoint
+            that servers serve.
+        out: a folder for the result and finished batches; the same call resumes after an interruption.
+        fresh: measure again instead of resuming from ``out``.
+        force: replace results in ``out`` that are of another text or model, or have more schedules, lengths or metrics.
+        progress: whether to show notes on stderr, with a progress bar on a terminal and else one line per minute.
+
+    Raises:
+        DataError: no document is long enough, lengths or a stride are invalid, or ids are outside the vocabulary.
+        ScheduleError: a schedule does not exist or does not fit; raised before anything is measured.
+        RunError: logits are NaN or infinite, or a window does not fit into memory.
+        CheckpointError: ``out`` cannot be written, contains another kind of run, or is in use by another process.
+    """
+    options = PerplexityOptions(
+        stride=_stride(stride, documents, lengths),
+        windows=windows,
+        budget_tokens=budget_tokens,
+        min_tokens=min_tokens,
+        max_docs=max_docs,
+        score=score,
+        split_special_tokens=split_special_tokens,
+        short_context=short_context,
+        truncation=truncation,
+        truncation_stride=truncation_stride,
+        of_metrics={"repeat_distance": repeat_distance, "key_spans": key_spans, **(metric_options or {})},
+        batch_tokens=batch_tokens,
+        logits_bytes=logits_bytes,
+        seed=seed,
+        source=source,
+        progress=progress,
+    )
+    patching: RequestOptions = {
+        "target_length": target_length,
+        "original_length": original_length,
+        "overrides": overrides,
+        "layers": layers,
+        "replace_scaling": replace_scaling,
+        "on_top": on_top,
+        "freeze_at": freeze_at,
+    }
+    asked = requested(schedules, baseline, factor, patching)
+    given = opened(model, tokenizer, path)
+    with _processes(given) as group:
+        prepare = partial(_perplexity_run, given, documents, lengths, asked, bos, options)
+        return _carried_out(prepare, group, out, writable_folder, fresh, force, documents, progress)
+
+
+def dry_run(
+    model: Model,
+    documents: TextsGiven,
+    lengths: int | str | Iterable[int | str],
+    schedules: Schedules,
+    bos: str | int,
+    options: PerplexityOptions,
+) -> DryRun | None:
+    """Plans a run of :func:`perplexity`, and times one batch, without storing anything; None but in the first process.
+
+    Raises:
+        RunError: the batch does not fit into memory, or its logits are not finite.
+    """
+    given = opened(model)
+    with _processes(given) as group:
+        options = replace(options, stride=_stride(options.stride, documents, lengths))
+        found = _perplexity_run(given, documents, lengths, schedules, bos, options, group.world).dry_run()
+        return found if group.world.leads else None
+
+
+def _perplexity_run(
+    given: OpenedModel,
+    documents: TextsGiven,
+    lengths: int | str | Iterable[int | str],
+    schedules: Schedules,
+    bos: str | int,
+    options: PerplexityOptions,
+    here: World,
+) -> PerplexityRun:
+    """Prepares a measurement: checks what is cheap first, and loads the weights last."""
+    sizes, notes = check_lengths(lengths), _notes(options.progress, here)
+    options = replace(options, progress=notes)
+    check_stride(options.stride, sizes)
+    refuse_endless(documents, options.max_docs)
+    if not given.served:
+        schedules = filled(schedules, lambda now: given.configs[now], sizes[-1], notes)
+        if options.asks_truncation:
+            refuse_impossible(options.asks_truncation, sizes[-1], trained_in(given.configs[0]))
+    texts, source = texts_of(documents)
+    corpus = Corpus(texts, sizes, given.tokenizer, bos, options, source)
+    given.refuse_unused(corpus.count("chat"))
+    given.warn(notes)
+    from .running.perplexity import PerplexityRun
+
+    return PerplexityRun(given.backend(here, options.logits_bytes), corpus, given.measured(schedules))
+
+
+def retrieval(
+    model: Model,
+    lengths: int | str | Iterable[int | str],
+    schedules: Iterable[object] = (),
+    *,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    depths: str | int | Iterable[float] = 5,
+    trials: int = 10,
+    seed: int = 0,
+    prompts: str | Path | Iterable[Mapping[str, object]] | None = None,
+    prompt_field: str | None = None,
+    answer_field: str | None = None,
+    max_prompts: int | None = None,
+    new_tokens: int | None = None,
+    match: str | None = None,
+    baseline: object = None,
+    factor: float | Sequence[float] | None = None,
+    target_length: int | str | None = None,
+    original_length: int | str | None = None,
+    overrides: Mapping[str, str] | None = None,
+    layers: str = "full",
+    replace_scaling: bool = False,
+    on_top: bool = False,
+    freeze_at: int | str | None = None,
+    bos: str | int = "auto",
+    batch_tokens: int = 8192,
+    source: str | None = None,
+    path: str | os.PathLike[str] | None = None,
+    out: str | Path | None = None,
+    fresh: bool = False,
+    force: bool = False,
+    progress: bool = False,
+) -> Retrieval:
+    """Measures whether ``model`` finds a number hidden in a long text, at every length and depth, with every schedule.
+
+    The model is patched with each schedule in turn, and restored bit for bit. Tables that depend on the length are
+    frozen at the measured length. ``as-is`` is always measured, and is the default baseline of the paired comparison.
+
+    Args:
+        model, schedules, tokenizer, baseline, factor, target_length, original_length, overrides, layers,
+            replace_scaling, on_top, freeze_at, path: as for :func:`perplexity`.
+        lengths: context lengths in positions, including BOS and the answer.
+        depths: the depths of the hidden number, from 0 (the start of the text) to 1 (the end), or the number of evenly
+            spaced depths.
+        trials: the number of prompts per length and depth.
+        seed: determines the texts and numbers; the prompts of a length do not depend on the other lengths.
+        prompts: rows with a prompt and its answers, or a file or folder with such rows, as RULER's generators write
+            them; used instead of generated prompts. Each prompt is measured at the smallest length that fits it and
+            the generated tokens; its score is the share of its answers that occur in the greedily decoded text.
+        prompt_field, answer_field: the fields of a row; None for fields such as RULER's.
+        max_prompts: the maximum number of prompts of each task and length; the first ones are used.
+        new_tokens: the number of tokens to generate. None uses the number in the row, RULER's number for the task, or
+            128, whichever is known first.
+        match: "all" scores the share of answers found, and "any" requires one of them. None means "any" for the tasks
+            ``qa`` and ``qa_...``, and "all" for other tasks.
+        bos: "auto" (the tokenizer's, if it has one), "yes", "no", or an id.
+        batch_tokens: the maximum number of positions fed together; at least one prompt is fed.
+        source: the name of the prompts in the results.
+        out, fresh, force, progress: as for :func:`perplexity`.
+
+    Raises:
+        DataError: a length is too short for a prompt, a depth is outside [0, 1], or the tokenizer cannot encode
+            numbers.
+        ScheduleError: a schedule does not exist or does not fit; raised before anything is measured.
+        RunError: logits are NaN or infinite, or a prompt does not fit into memory.
+        CheckpointError: ``out`` cannot be written, contains another kind of run, or is in use by another process.
+    """
+    from .retrieving.prompt_set import RetrievalOptions, make_prompts
+    from .retrieving.results import Retrieval
+
+    options = RetrievalOptions(
+        prompts=prompts,
+        bos=bos,
+        trials=trials,
+        seed=seed,
+        prompt_field=prompt_field,
+        answer_field=answer_field,
+        new_tokens=new_tokens,
+        max_prompts=max_prompts,
+        match=match,
+        batch_tokens=batch_tokens,
+        source=source,
+        progress=progress,
+    )
+    patching: RequestOptions = {
+        "target_length": target_length,
+        "original_length": original_length,
+        "overrides": overrides,
+        "layers": layers,
+        "replace_scaling": replace_scaling,
+        "on_top": on_top,
+        "freeze_at": freeze_at,
+    }
+    asked = requested(schedules, baseline, factor, patching)
+    given = opened(model, tokenizer, path)
+
+    def prepare(here: World) -> RetrievalRun:
+        sizes, notes = check_lengths(lengths), _notes(progress, here)
+        wanted = asked if given.served else filled(asked, lambda now: given.configs[now], sizes[-1], notes)
+        if given.tokenizer is None:
+            raise DataError("retrieval writes prompts; give tokenizer=", "tokenizer")
+        prompt_set = make_prompts(given.tokenizer, sizes, depths, options)
+        given.warn(notes)
+        from .retrieving.retrieval_run import RetrievalRun
+
+        backend = given.backend(here, LOGITS_BYTES)
+        return RetrievalRun(backend, prompt_set, given.measured(wanted), replace(options, progress=notes))
+
+    with _processes(given) as group:
+        return _carried_out(prepare, group, out, Retrieval.writable_folder, fresh, force, prompts, progress)
+
+
+def recommend(
+    model: Model,
+    documents: TextsGiven,
+    target_length: int | str,
+    *,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    schedules: Iterable[str] = (),
+    short_weight: float | None = None,
+    tolerance: float = TOLERANCE,
+    engine: str | None = None,
+    search: bool = False,
+    search_tokens: int | None = None,
+    original_length: int | str | None = None,
+    layers: str = "full",
+    replace_scaling: bool = False,
+    on_top: bool = False,
+    bos: str | int = "auto",
+    windows: int | str | None = None,
+    budget_tokens: int | None = None,
+    min_tokens: int = 0,
+    max_docs: int | None = None,
+    score: str = "all",
+    split_special_tokens: bool = False,
+    truncation: bool | None = None,
+    truncation_stride: int | None = None,
+    batch_tokens: int | None = None,
+    logits_bytes: int = LOGITS_BYTES,
+    source: str | None = None,
+    path: str | os.PathLike[str] | None = None,
+    out: str | Path | None = None,
+    fresh: bool = False,
+    force: bool = False,
+    progress: bool = False,
+) -> Recommendation:
+    """Recommends the schedule for a model, a text and a target length, by measuring all candidates.
+
+    The candidates race on one half of the text (see :mod:`.recommending.race`), and the other half decides among the
+    finalists (see :func:`.recommending.race.decide`). The model is patched with each schedule in turn, and restored bit
+    for bit. With servers there is no race: the full text decides among the served schedules, one of which must be
+    the model as it is.
+
+    Args:
+        model, documents, tokenizer: as for :func:`perplexity`.
+        target_length: the wanted context length, as a number of tokens or like "32k".
+        schedules: further schedules to try, as specs; they are always finalists.
+        short_weight: the weight of the loss at the trained length, from 0 to below 1; the loss at the target has the
+            remaining weight.
+        tolerance: the difference in nats per token up to which two schedules are equally good.
+        engine: an engine; schedules that it would compute differently are omitted (see ``ropescale export``).
+        search: whether to also try the schedule that :func:`search` finds on the text of the race.
+        search_tokens: the token budget of that search; None for the default of a search.
+        original_length, layers, replace_scaling, on_top: as for :func:`ropescale.patch`, for every candidate.
+        bos, windows, budget_tokens, min_tokens, max_docs, score, split_special_tokens, truncation, truncation_stride,
+            batch_tokens, logits_bytes, source, path, out, fresh, force, progress: as for :func:`perplexity`.
+
+    Raises:
+        DataError: no document is long enough, or weights or lengths are invalid.
+        ScheduleError: a schedule does not fit, or an engine is unknown.
+        ConfigError: the model has no rotary embedding, or is scaled already.
+        RunError: logits are NaN or infinite, or a window does not fit into memory.
+        CheckpointError: ``out`` cannot be written, contains another kind of run, or is in use by another process.
+    """
+    given, target = opened(model, tokenizer, path), parse_length(target_length)
+    options = RecommendOptions(
+        short_weight=short_weight,
+        schedules=tuple(schedules),
+        search=search,
+        search_tokens=search_tokens,
+        engine=engine,
+        tolerance=tolerance,
+        name=given.name,
+        revision=given.revision,
+        min_tokens=min_tokens,
+        max_docs=max_docs,
+        score=score,
+        windows=windows,
+        budget_tokens=budget_tokens,
+        split_special_tokens=split_special_tokens,
+        batch_tokens=batch_tokens,
+        logits_bytes=logits_bytes,
+        truncation=truncation,
+        truncation_stride=truncation_stride,
+        patching={
+            "original_length": original_length,
+            "layers": layers,
+            "replace_scaling": replace_scaling,
+            "on_top": on_top,
+        },
+        source=source,
+        progress=progress,
+    )
+    if not given.served:  # before torch is imported
+        objective_and_candidates(*given.configs, target, options)
+    from .recommending.results import Recommendation
+
+    with _processes(given) as group:
+        prepare = partial(_recommend_run, given, documents, target, bos, options)
+        return _carried_out(prepare, group, out, Recommendation.writable_folder, fresh, force, documents, progress)
+
+
+def _recommend_run(
+    given: OpenedModel, documents: TextsGiven, target: int, bos: str | int, options: RecommendOptions, here: World
+) -> RecommendRun:
+    """Prepares a recommendation: checks what is cheap first, and loads the weights last."""
+    from .recommending.recommend_run import RecommendRun, text_options
+
+    notes = _notes(options.progress, here)
+    options = replace(options, progress=notes)
+    refuse_endless(documents, options.max_docs)
+    texts, source = texts_of(documents)
+    if given.served:
+        objective, candidates = served_candidates(given.configs[0], target, options, given.labels)
+    else:
+        objective, candidates = objective_and_candidates(*given.configs, target, options)
+    corpus = Corpus(texts, objective.lengths, given.tokenizer, bos, text_options(options), source)
+    given.refuse_unused(corpus.count("chat"))
+    given.warn(notes)
+    return RecommendRun(given.backend(here, options.logits_bytes), corpus, objective, candidates, options)
+
+
+def search(
+    model: Model,
+    documents: TextsGiven,
+    target_length: int | str,
+    *,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    budget_tokens: int | str = SearchOptions.budget_tokens,
+    within: float = SearchOptions.within,
+    engine: str | None = None,
+    seed: int = 0,
+    original_length: int | str | None = None,
+    layers: str = "full",
+    replace_scaling: bool = False,
+    on_top: bool = False,
+    bos: str | int = "auto",
+    max_docs: int | None = None,
+    split_special_tokens: bool = False,
+    logits_bytes: int = LOGITS_BYTES,
+    source: str | None = None,
+    path: str | os.PathLike[str] | None = None,
+    out: str | Path | None = None,
+    fresh: bool = False,
+    force: bool = False,
+    progress: bool = False,
+) -> SearchResult:
+    """Learns the schedule with which ``model`` predicts this text best at ``target_length``, with frozen weights.
+
+    The search starts at YaRN's default. Some documents are held out to choose the best schedule. If there are enough
+    documents, others are held out to compare this schedule with YaRN's default, the unchanged model, and truncation.
+
+    Args:
+        model, tokenizer: as for :func:`perplexity`, without servers.
+        documents: as for :func:`perplexity`; only documents of at least ``target_length`` positions are used.
+        target_length: the target context length in positions, including BOS.
+        budget_tokens: the maximum number of tokens to feed, including the checks on held-out data.
+        within: the weight of a token within the trained length; tokens beyond that length have weight 1.
+        engine: search only schedules that this engine computes exactly; see ``ropescale export``.
+        seed: determines the held-out documents and the order of the windows.
+        original_length, layers, replace_scaling, on_top: as for :func:`ropescale.patch`.
+        bos, max_docs, split_special_tokens, logits_bytes, source, path, fresh, force, progress: as for
+            :func:`perplexity`.
+        out: a file for the schedule, such as ``factors.json``. A folder next to the file, such as ``factors-search``,
+            stores the run and every finished step, so that the same call resumes an interrupted search.
+
+    Raises:
+        DataError: there is too little text, the budget is too small for a step, or an option is invalid.
+        DataError, ScheduleError: the target is not longer than the trained length.
+        ConfigError, ScheduleError: the model has no rotary embedding that YaRN can change, or is scaled already.
+        RunError: the logits are not finite.
+        CheckpointError: ``out`` cannot be written, was not written by a search, or is in use by another process.
+    """
+    given, target = opened(model, tokenizer, path), parse_length(target_length)
+    options = SearchOptions(
+        budget_tokens=parse_length(budget_tokens),
+        seed=seed,
+        engine=engine,
+        within=within,
+        max_docs=max_docs,
+        split_special_tokens=split_special_tokens,
+        logits_bytes=logits_bytes,
+        patching={
+            "original_length": original_length,
+            "layers": layers,
+            "replace_scaling": replace_scaling,
+            "on_top": on_top,
+        },
+        source=source,
+        progress=progress,
+    )
+    if given.served:
+        raise DataError("a search computes gradients, which servers do not; give a loaded model or a checkpoint")
+    if out is not None:
+        schedule_file(out)
+    plan = plan_of_start(given.configs[on_top], target, options.patching)  # before torch is imported
+    from .searching.results import files_of
+
+    file = None if out is None else files_of(out)[0]
+    with _processes(given) as group:
+        prepare = partial(_search_run, given, documents, lengths_to(plan, target), bos, options, file)
+        return _carried_out(prepare, group, out, lambda name: files_of(name)[1], fresh, force, documents, progress)
+
+
+def _search_run(
+    given: OpenedModel,
+    documents: TextsGiven,
+    lengths: Sequence[int],
+    bos: str | int,
+    options: SearchOptions,
+    file: Path | None,
+    here: World,
+) -> SearchRun:
+    """Prepares a search: checks what is cheap first, and loads the weights last."""
+    from .searching.search_run import SearchRun
+    from .searching.search_space import space_of
+    from .searching.windows import feed_text
+
+    notes = _notes(options.progress, here)
+    options = replace(options, progress=notes)
+    refuse_endless(documents, options.max_docs)
+    texts, source = texts_of(documents)
+    plan = plan_of_start(given.configs[bool(options.patching.get("on_top"))], lengths[-1], options.patching)
+    space_of(plan, lengths[-1], options)
+    data = feed_text(texts, lengths[-1], given.tokenizer, bos, options, source=source)
+    given.warn(notes)
+    return SearchRun(given.backend(here, options.logits_bytes), data, options, file)
+
+
+def keys(
+    model: Model,
+    documents: TextsGiven,
+    *,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    window: int = WINDOW,
+    stride: int = STRIDE,
+    max_length: int = MAX_LENGTH,
+    alpha: float = ALPHA,
+    beta: float = BETA,
+    path: str | os.PathLike[str] | None = None,
+    out: str | Path | None = None,
+    force: bool = False,
+    progress: bool = False,
+) -> KeySpans:
+    """Finds the tokens that need long context with a fixed key model, as LongPPL does (arXiv:2410.23771).
+
+    Args:
+        model, tokenizer, path, progress: as for :func:`perplexity`, without servers. The model predicts every token
+            from the full preceding text, and from a short context.
+        documents: as for :func:`perplexity`; only texts.
+        window: the shortest context, in tokens.
+        stride: the number of tokens that share a short context.
+        max_length: the number of tokens that longer texts are cut to.
+        alpha: a key token gains more than this from the long context, in nats.
+        beta: the upper bound of a key token's loss with the long context, negated.
+        out: a file for the spans, for the option ``key_spans`` of :func:`perplexity`.
+        force: replace spans of another text, model or window in ``out``.
+
+    Raises:
+        DataError: a document is not a text, the tokenizer has no offsets or is another model's, or no text has more
+            tokens than the window.
+        RunError: losses are NaN or infinite.
+        CheckpointError: ``out`` cannot be written, or has other content.
+    """
+    if force and out is None:
+        raise DataError("force needs an output file; name one", "force", "out")
+    check_window(window, max_length)
+    given, file = opened(model, tokenizer, path), None if out is None else writable_file(out, check_replaceable)
+    texts, _ = texts_of(documents)
+    held = chain.from_iterable(texts.values()) if isinstance(texts, Mapping) else texts
+    notes = _notes(progress, World())
+    with nullcontext() if file is None else hidden_path(file, alone=True):
+        from .running.key_tokens import find
+
+        if given.tokenizer is None:
+            raise DataError("key tokens are found in texts; give tokenizer= to encode them", "tokenizer")
+        given.warn(notes)
+        found = find(
+            given.backend(World(), LOGITS_BYTES).differentiable(),
+            given.tokenizer,
+            held,
+            window=window,
+            stride=stride,
+            alpha=alpha,
+            beta=beta,
+            max_length=max_length,
+            path=None if given.path is None else Path(given.path),
+            check=lambda planned: None if file is None else planned.check_replaces(file, force),
+            notes=notes,
+        )
+        if file is not None:
+            found.save(file, force)
+    return found
+
+
+# --- What all runs share
+
+
+@contextmanager
+def _processes(given: OpenedModel) -> Iterator[Group]:
+    """Connects the launched processes inside the block; a model that the user has loaded stays in its own process."""
+    if given.sharing is None:
+        yield Group(World())
+        return
+    with together(given.sharing) as group:
+        yield group
+
+
+def _notes(progress: bool | Notes, here: World) -> Notes:
+    """Returns a run's notes, which only the first process shows."""
+    return Notes(here.leads) if progress is True else Notes.of(progress)
+
+
+def _stride(stride: int | None, documents: TextsGiven, lengths: int | str | Iterable[int | str]) -> int | None:
+    """Returns the stride; that of prompts with answers is half of the smallest length by default."""
+    if stride is None and prompts_in(documents):
+        return max(1, check_lengths(lengths)[0] // 2)
+    return stride
+
+
+def _carried_out(
+    prepare: Callable[[World], Measurement[R]],
+    group: Group,
+    out: str | Path | None,
+    folder_of: Callable[[str | Path], Path],
+    fresh: bool,
+    force: bool,
+    documents: object,
+    progress: bool,
+) -> R:
+    """Prepares a measurement in every process, runs it, and writes its result.
+
+    Args:
+        folder_of: checks the output folder, before hours of work, and returns its path.
+        documents: what is read; a folder with a text cannot be the output folder.
+
+    Raises:
+        DataError: an option needs an output folder, or the folder contains the text.
+    """
+    from .running.runner import carry_out
+
+    for name, value in (("fresh", fresh), ("force", force)):
+        if value and out is None:
+            raise DataError(f"{name} needs an output folder; name one", name, "out")
+    folder, here = None if out is None else folder_of(out), group.world
+    if folder is not None:
+        for each in folders_in(documents):
+            if folder.exists() and os.path.isdir(each) and os.path.samefile(each, folder):
+                raise DataError(f"{out} contains the measured text; choose another folder", "out", "source")
+        if here.leads:
+            refuse_if_busy(folder)
+    notes = _notes(progress, here)
+    if here.launched:
+        notes.tell(f"{here} measuring")
+    try:
+        measurement = prepare(here)
+    except KeyboardInterrupt:
+        if folder is not None:
+            notes.tell("the run stopped before the first measurement; run the same command to restart it")
+        raise
+    return carry_out(measurement, folder, fresh, group, force)

@@ -1,0 +1,1 @@
+"""What computes the numbers of a run: a loaded model, or servers."""

@@ -1,0 +1,96 @@
+"""A model in this process's memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from ...models.rotary_modules import evaluating
+from ..backends.schedules import Schedules
+from ..metrics.stored import ModelFacts
+from ..progress import Notes
+from ..scoring import memory
+from ..scoring.batches import LOGITS_BYTES, Batch
+from ..scoring.executor import Executor
+from ..scoring.scorer import Scorer
+from ..store import Facts
+from . import fingerprints
+from .answering import AnswerScorer
+from .base import Backend
+from .tables import HeldTables
+from .variants import AS_IS, AsTrained, Unpatched, Variant, trained_length, variants
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from ..data.documents import Document
+    from ..data.questions import Prompt
+
+
+class LoadedModel(Backend):
+    """A loaded model, which each schedule patches in turn.
+
+    Args:
+        path: the checkpoint's folder, whose files are hashed; None hashes the live parameters.
+        logits_bytes: the memory for one block of fp32 logits, in bytes.
+        scorer: scores the windows, where the usual scorer cannot.
+        as_is: what ``as-is`` measures, for a model in training; None for the model without its patches.
+    """
+
+    compares = batches = True
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        path: str | os.PathLike[str] | None = None,
+        logits_bytes: int = LOGITS_BYTES,
+        scorer: Scorer | None = None,
+        as_is: Variant | None = None,
+    ) -> None:
+        self._as_is, self._path = as_is or Unpatched(model, AS_IS, {}), path
+        self.scorer = scorer or Scorer(model, logits_bytes)
+        self.model: PreTrainedModel = self.scorer.model
+        self.vocabulary: int = self.scorer.vocabulary
+        self.trained = trained_length(model)
+        self.protocol = {}
+
+    @cached_property
+    def facts(self) -> ModelFacts:  # type: ignore[override]
+        """The "model" part of results.json, before any schedule; the weights are hashed once."""
+        with self._as_is.applied():
+            return fingerprints.describe(self.model, self._path)
+
+    @cached_property
+    def arithmetic(self) -> Facts:  # type: ignore[override]
+        """The facts that determine how numbers are rounded: kernels of other versions or devices may differ."""
+        return {**fingerprints.arithmetic(self.model), "logits_bytes": self.scorer.logits_bytes}
+
+    def variants(self, schedules: Schedules, notes: Notes) -> tuple[list[Variant], str]:
+        return variants(self._as_is, schedules, notes)
+
+    def as_trained(self, length: int) -> HeldTables:
+        return AsTrained(self.model).tables([length])[length]
+
+    def texts(self, documents: Sequence[Document], bos: int | None, notes: Notes) -> Executor:
+        return Executor(self.scorer, documents, bos, notes.warn)
+
+    def answers(self, prompts: Sequence[Prompt], tables: HeldTables) -> AnswerScorer:
+        return AnswerScorer(self.model, prompts)
+
+    def differentiable(self) -> PreTrainedModel:
+        return self.model
+
+    def ready(self) -> AbstractContextManager[object]:
+        return evaluating(self.model)
+
+    def work(self, positions: int) -> float:
+        return memory.work(self.model, positions)
+
+    def batch_tokens(self, longest: int) -> int:
+        return memory.default_batch_tokens(self.model, longest, self.scorer.logits_bytes)
+
+    def memory(self, batch: Batch) -> str:
+        return memory.described(self.model, batch, self.scorer.logits_bytes)

@@ -1,0 +1,250 @@
+"""A model on servers, which score over HTTP."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from ...adapters import read_configs
+from ...configs.configuration import trained_in
+from ...errors import DataError, RopescaleError, ServerError
+from ...output.formatting import named
+from ...schedules.base import length_dependent
+from ...schedules.specs import Spec, spelled_out
+from ..backends.schedules import Schedules
+from ..data.documents import Document
+from ..data.questions import Prompt
+from ..metrics.stored import AS_IS, ModelFacts
+from ..progress import Notes
+from ..scoring.batches import Batch, Scored
+from ..store import key_of
+from .answering import pack
+from .base import Applied, Backend
+from .engines import Asked, Generating, Scoring
+from .server import UNNAMED, Server, served_schedule
+from .tables import HeldTables, WithTables
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+TOLERANCE = 0.05
+"""The largest mean difference, in nats per token, that rounding explains between two scores of a text. In half
+precision, rounding depends on the other requests in a batch."""
+
+
+class ServedModel(Backend):
+    """A model on one or several servers with distinct labels, used instead of a loaded model.
+
+    No weights are read, because servers do not expose theirs, which may differ from the folder's.
+
+    Args:
+        path: a folder with the model's configuration, or None.
+        tokenizer: the model's tokenizer, or None.
+
+    Raises:
+        DataError: two servers share a label, or one of several has no label.
+    """
+
+    def __init__(
+        self,
+        servers: Server | Sequence[Server],
+        path: str | os.PathLike[str] | None,
+        tokenizer: PreTrainedTokenizerBase | None,
+    ) -> None:
+        self.servers, self.tokenizer = [servers] if isinstance(servers, Server) else servers, tokenizer
+        if not self.servers or not all(isinstance(server, Server) for server in self.servers):
+            raise DataError(
+                "model is neither a loaded model nor one or several Servers; load the model, or give its Server"
+            )
+        self.labels = [server.label for server in self.servers]
+        if len(self.labels) > 1 and len({*self.labels} - {UNNAMED}) < len(self.labels):
+            raise DataError("several servers need distinct labels; give served_as for every server", "served_as")
+        config: dict[str, Any] = {}
+        if path is not None:
+            with suppress(RopescaleError):  # a folder with only a tokenizer
+                config = read_configs(Path(path))[0]
+        stated = (config.get("text_config") or config).get("vocab_size", None if tokenizer is None else len(tokenizer))
+        self.vocabulary = stated if isinstance(stated, int) else None
+        self.trained = trained_in(config) if config else None
+        self.protocol: dict[str, object] = {"servers": {server.label: server.engine.about for server in self.servers}}
+        name = self.servers[0].engine.model
+        identity = key_of({"served": config or name})
+        self.facts: ModelFacts = {
+            "path": name if path is None else str(Path(path)),
+            "config_sha256": identity,
+            "weights": identity,
+            "dtype": "in the server's dtype",
+            "parameters": 0,
+        }
+        if self.vocabulary is not None:
+            self.facts["vocabulary"] = self.vocabulary
+        self.arithmetic = {}
+
+    def variants(self, schedules: Schedules, notes: Notes) -> tuple[Sequence[Server], str]:
+        """Returns the servers, and the label of the baseline: the requested one, else the unchanged model, else the
+        first server. The servers' labels are the schedules.
+
+        Raises:
+            DataError: no server has the requested label.
+        """
+        label = None if schedules.baseline is None else str(schedules.baseline)
+        if label is not None and label != UNNAMED:
+            label = spelled_out(served_schedule(label))
+        if label is not None and label not in self.labels:
+            raise DataError(f"no server has the baseline {label}; choose from {', '.join(self.labels)}", "baseline")
+        return self.servers, label or (AS_IS if AS_IS in self.labels else self.labels[0])
+
+    def as_trained(self, length: int) -> HeldTables:
+        for server in self.servers:
+            if server.is_unscaled:
+                return server.tables([length])[length]
+        raise DataError("no server has the model as it is (served_as base)", "served_as")
+
+    def texts(self, documents: Sequence[Document], bos: int | None, notes: Notes) -> ServedTexts:
+        return ServedTexts(documents, bos)
+
+    def answers(self, prompts: Sequence[Prompt], tables: HeldTables) -> ServedBatches:
+        def prompt_of(batch: Batch) -> Prompt:
+            [feed] = batch.feeds
+            return prompts[feed.document]
+
+        def asks(batch: Batch) -> list[Asked]:
+            prompt = prompt_of(batch)
+            asked = [Scoring(each.ids.tolist(), each.tokens, ranked=True) for each in prompt.questions]
+            if prompt.generation is None:
+                return [*asked]
+            return [*asked, Generating(prompt.generation.ids.tolist(), prompt.new_tokens)]
+
+        def packed(batch: Batch, answers: Sequence[np.ndarray]) -> np.ndarray:
+            prompt, count = prompt_of(batch), len(prompt_of(batch).questions)
+            return pack(prompt, np.concatenate(answers[:count], axis=1), *answers[count:])
+
+        return ServedBatches(cast(Server, tables.variant), lambda batch: prompt_of(batch).name, asks, packed)
+
+    def limits(self, variants: Sequence[WithTables], compared: bool) -> list[str]:
+        found = []
+        for server in self.servers:
+            with suppress(RopescaleError):  # the label may lack fields of its schedule
+                spec = server.asked
+                if not server.is_unscaled and isinstance(spec, Spec) and length_dependent(spec.build()):
+                    found.append(
+                        f"note: in transformers the frequencies of {server.label} depend on the length; a server has "
+                        f"one table for all lengths, so its longest windows give the losses of shorter lengths"
+                    )
+        if compared:
+            found.append("the short-context cost (KL, top-1 agreement) is skipped: servers return no distributions")
+        return found
+
+    def refuse(self, longest: int, notes: Notes) -> None:
+        """Checks that every server can score windows of this length with this tokenizer.
+
+        ``notes`` receives the messages of all requests.
+
+        Raises:
+            DataError, ServerError: as for :meth:`Server.refuse`.
+        """
+        for server in self.servers:
+            server.client.notes = notes
+            server.refuse(longest, self.tokenizer)
+
+
+@dataclass(frozen=True)
+class ServedBatches:
+    """A scorer of batches of one window, or of one prompt, with a server.
+
+    Attributes:
+        name: returns a batch's name for messages.
+        asks: returns a batch's questions; the stored numbers begin with the NLL of the first one.
+        packed: returns a batch's stored numbers from the answers.
+    """
+
+    server: Server
+    name: Callable[[Batch], str]
+    asks: Callable[[Batch], Sequence[Asked]]
+    packed: Callable[[Batch, Sequence[np.ndarray]], np.ndarray]
+
+    def score(self, batch: Batch) -> Scored:
+        """Returns the numbers of one batch."""
+        [(_, scored)] = self.stream([batch])
+        return scored
+
+    def stream(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Scored]]:
+        """Scores several batches at once, and yields them in order of completion.
+
+        If a request fails, completed batches are yielded before the error is raised, and pending batches are aborted.
+        """
+        engine, most = self.server.engine, self.server.client.concurrency
+        todo, pending = iter(batches), dict[Future[list[bytes]], tuple[Batch, Sequence[Asked]]]()
+        with self.server.client.connected() as start:
+            while True:
+                for batch in islice(todo, most - len(pending)):
+                    asked = self.asks(batch)
+                    pending[start(list(map(engine.call, asked)))] = batch, asked
+                if not pending:
+                    return
+                failure = None
+                for future in wait(pending, return_when=FIRST_COMPLETED).done:
+                    batch, asked = pending.pop(future)
+                    try:
+                        answers = list(map(engine.answer, asked, future.result()))
+                    except ServerError as error:
+                        failure = type(error)(f"{self.name(batch)}: {error}")
+                    else:
+                        yield batch, Scored(self.packed(batch, answers))
+                if failure is not None:
+                    raise failure
+
+    def confirm(self, batch: Batch, before: Scored) -> None:
+        """Checks that the server gives the same NLLs as before an interruption, up to rounding.
+
+        Raises:
+            ServerError: the NLLs differ.
+        """
+        first = self.asks(batch)[0]
+        [[nll, *_]] = self.server.answers([first])
+        apart = float(np.abs(nll - before.nll[: first.count]).mean())
+        if apart > TOLERANCE:
+            raise ServerError(
+                f"{self.server.client.url} differs from the start of this run (by {apart:.3g} nats per token, and "
+                f"rounding explains at most {TOLERANCE:g}): it serves another model or schedule; serve the first one "
+                f"again, or start in another folder",
+                "out",
+            )
+
+
+@dataclass(frozen=True)
+class ServedTexts:
+    """A scorer of documents on servers, one window per batch."""
+
+    documents: Sequence[Document]
+    bos: int | None
+
+    def under(self, tables: HeldTables) -> ServedBatches:
+        """Returns the scorer on the server that has these tables."""
+
+        def asks(batch: Batch) -> list[Scoring]:
+            [feed] = batch.feeds
+            ids = map(int, self.documents[feed.document].ids[feed.window.start : feed.window.stop])
+            return [Scoring([*([] if self.bos is None else [self.bos]), *ids], feed.window.count)]
+
+        return ServedBatches(
+            cast(Server, tables.variant),
+            lambda batch: named(self.documents[batch.feeds[0].document].name),
+            asks,
+            lambda batch, answers: answers[0][0],
+        )
+
+    def check(self, first: Batch) -> None:
+        """Does nothing, because a server's first response shows whether it can score."""
+
+    def compare(self, batch: Batch, one: Applied, others: Sequence[Applied]) -> list[Scored]:
+        """Raises an error, because servers return no distributions."""
+        raise DataError("servers return no distributions, so predictions cannot be compared")

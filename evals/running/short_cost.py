@@ -1,0 +1,68 @@
+"""The short-context cost: the change of predictions within the trained length."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from ..backends.base import ScoresTexts
+from ..backends.tables import HeldTables
+from ..metrics.stored import Divergence
+from ..scoring.batches import Batch, BatchPlan, Scored
+from ..store import FinishedBatches
+from .runner import Task
+
+VALUES = 2
+"""Numbers stored per scored token."""
+
+
+def comparing(
+    base: HeldTables,
+    others: Sequence[HeldTables],
+    length: int,
+    plan: BatchPlan,
+    scorer: ScoresTexts,
+    finish: Callable[[list[Divergence]], None],
+) -> Task:
+    """Returns the task that compares schedules with the baseline, which runs once for each batch.
+
+    Schedules with the same tables share their passes. A schedule with the baseline's tables needs no pass.
+
+    Args:
+        base, others: the tables of the baseline and of each schedule.
+        length: the number of positions of each window.
+        plan: the batches of the windows.
+        finish: called with all comparisons.
+    """
+    distinct = {each.rotation: each for each in others if each.rotation != base.rotation}
+
+    def score(batch: Batch, lacking: Sequence[int]) -> list[Scored]:
+        live = [each.live for each in distinct.values()]
+        return scorer.compare(batch, base.live, [live[number] for number in lacking])
+
+    def complete(finished: Sequence[FinishedBatches]) -> None:
+        unchanged = [[np.full(size, value, np.float32) for size in plan.sizes] for value in (0.0, 1.0)]
+        numbers = {}
+        for rotation, done in zip(distinct, finished, strict=True):
+            halves = {number: np.split(each.nll, VALUES) for number, each in done.batches.items()}
+            numbers[rotation] = [plan.assembled({n: half[row] for n, half in halves.items()}) for row in range(VALUES)]
+        # Each schedule feeds the windows once; the baseline's forward passes are added to the first schedule's.
+        shares, found = {rotation: 1 if number else 2 for number, rotation in enumerate(distinct)}, []
+        for other in others:
+            (kl, same), share = numbers.get(other.rotation, unchanged), shares.pop(other.rotation, 0)
+            found.append(
+                Divergence(
+                    schedule=other.variant.label,
+                    baseline=base.variant.label,
+                    length=length,
+                    kl=kl,
+                    same=same,
+                    forward_passes=share * plan.windows,
+                    positions=share * plan.positions,
+                )
+            )
+        finish(found)
+
+    facts = [{"length": length, "divergence": [base.rotation, rotation], "plan": plan.sha256} for rotation in distinct]
+    return Task("short-context cost", plan, facts, score, complete, values=VALUES, further_passes=1, nll=False)

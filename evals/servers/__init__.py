@@ -1,1 +1,0 @@
-"""Scores token ids with servers that return log-probabilities."""
