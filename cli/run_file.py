@@ -73,10 +73,10 @@ def _read(path: str) -> Mapping[object, object]:
     import yaml
 
     class Plain(yaml.BaseLoader):
-        def compose_node(self, *place: Any) -> Any:
+        def compose_node(self, parent: Any, index: Any) -> Any:
             if self.check_event(yaml.AliasEvent):  # a few of them repeat a text without end
                 raise yaml.YAMLError("an alias, which this file may not have")
-            return super().compose_node(*place)
+            return super().compose_node(parent, index)
 
     try:
         content = yaml.load(read_given(path, "config", _LARGEST), Plain)

@@ -85,7 +85,7 @@ def perplexity(
     truncation: bool | None = None,
     truncation_stride: int | None = None,
     repeat_distance: int | None = None,
-    key_spans: str | Path | Mapping[str, object] | None = None,
+    key_spans: str | Path | KeySpans | None = None,
     metric_options: Mapping[str, object] | None = None,
     batch_tokens: int | None = None,
     logits_bytes: int = LOGITS_BYTES,

@@ -321,7 +321,7 @@ def link_target(path: Path) -> Path:
     return path.resolve() if path.is_symlink() else path
 
 
-def writable_file(out: str | Path, check: Callable[[Path], None]) -> Path:
+def writable_file(out: str | Path, check: Callable[[Path], object]) -> Path:
     """Returns the path of a file to write, after checking that it can be written there.
 
     Args:

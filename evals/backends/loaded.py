@@ -53,7 +53,7 @@ class LoadedModel(Backend):
         self._as_is, self._path = as_is or Unpatched(model, AS_IS, {}), path
         self.scorer = scorer or Scorer(model, logits_bytes)
         self.model: PreTrainedModel = self.scorer.model
-        self.vocabulary: int = self.scorer.vocabulary
+        self.vocabulary = self.scorer.vocabulary
         self.trained = trained_length(model)
         self.protocol = {}
 

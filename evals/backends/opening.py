@@ -6,7 +6,6 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,7 +34,7 @@ class OpenedModel(ABC):
         revision: its branch, tag or commit; None for the default one.
         path: the folder of its files; None if it has none.
         sharing: how launched processes share a run; None if a run stays in this process.
-        served: whether servers have it, with ``labels`` for their schedules.
+        served: whether servers have it.
     """
 
     name: str | None = None
@@ -43,12 +42,16 @@ class OpenedModel(ABC):
     path: str | os.PathLike[str] | None = None
     sharing: Sharing | None = None
     served = False
-    labels: Sequence[str] = ()
 
     @property
     @abstractmethod
     def configs(self) -> tuple[Config, Config]:
         """The configuration without ropescale's scaling, and the current one. Does not need the weights."""
+
+    @property
+    def labels(self) -> Sequence[str]:
+        """The labels of servers' schedules."""
+        return ()
 
     @property
     @abstractmethod
@@ -87,7 +90,7 @@ class InMemory(OpenedModel):
     ) -> None:
         self._model, self._tokenizer, self.path = model, tokenizer, path
 
-    @cached_property
+    @property
     def configs(self) -> tuple[Config, Config]:
         from ...models.patching import configuration_before, unpatched
         from ...models.rotary_modules import unwrapped, whole_config
@@ -123,9 +126,11 @@ class OnDisk(OpenedModel):
     def configs(self) -> tuple[Config, Config]:
         return self._checkpoint.configs
 
-    @cached_property
+    @property
     def tokenizer(self) -> PreTrainedTokenizerBase | None:
-        return self._tokenizer or self._checkpoint.tokenizer()
+        if self._tokenizer is None:
+            self._tokenizer = self._checkpoint.tokenizer()
+        return self._tokenizer
 
     def backend(self, here: World, logits_bytes: int) -> Backend:
         from .loaded import LoadedModel
@@ -161,16 +166,16 @@ class OnServers(OpenedModel):
         servers = [self._servers] if isinstance(self._servers, Server) else self._servers
         return [each.label for each in servers]
 
-    @cached_property
+    @property
     def configs(self) -> tuple[Config, Config]:
         if self.path is None:
             raise DataError("servers return no configuration; name the folder of the served checkpoint", "path")
         return read_configs(Path(self.path))
 
-    @cached_property
+    @property
     def tokenizer(self) -> PreTrainedTokenizerBase | None:
         if self._tokenizer is None and isinstance(self.path, Checkpoint):
-            return self.path.tokenizer()
+            self._tokenizer = self.path.tokenizer()
         return self._tokenizer
 
     def backend(self, here: World, logits_bytes: int) -> Backend:

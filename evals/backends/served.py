@@ -74,7 +74,7 @@ class ServedModel(Backend):
         stated = (config.get("text_config") or config).get("vocab_size", None if tokenizer is None else len(tokenizer))
         self.vocabulary = stated if isinstance(stated, int) else None
         self.trained = trained_in(config) if config else None
-        self.protocol: dict[str, object] = {"servers": {server.label: server.engine.about for server in self.servers}}
+        self.protocol = {"servers": {server.label: server.engine.about for server in self.servers}}
         name = self.servers[0].engine.model
         identity = key_of({"served": config or name})
         self.facts: ModelFacts = {

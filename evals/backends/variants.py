@@ -97,7 +97,8 @@ class Unpatched(Variant):
 
 def with_own(model: nn.Module, given: Iterable[object]) -> list[object]:
     """Returns the schedules to measure, followed by that of a loaded model's own patch, if it has one."""
-    named, plan = [given] if isinstance(given, str) else list(given), patching.installed(model)
+    named: list[object] = [given] if isinstance(given, str) else list(given)
+    plan = patching.installed(model)
     if plan is None:
         return named
     parts = plan.schedules

@@ -12,7 +12,7 @@ from ...errors import DataError
 from .chats import Chat, Given, Unread, named
 from .documents import Document
 from .prompts import PromptRow
-from .rows import ReadOptions, documents_of
+from .rows import ReadOptions, Row, documents_of
 from .sources import TextSource
 from .texts import Text, TextFile
 
@@ -49,7 +49,7 @@ def _read(documents: Any, name: str) -> Iterator[Unread]:
     if isinstance(documents, TextSource):
         yield from chain.from_iterable(documents.texts().values())
     elif hasattr(documents, "with_format"):  # a dataset; importing the library takes a second
-        rows = enumerate(cast("datasets.Dataset", documents).with_format(None))
+        rows = cast("Iterable[tuple[int, Row]]", enumerate(documents.with_format(None)))
         yield from documents_of(rows, f"{name} of the dataset", ReadOptions(), "the dataset")
     else:
         alone = isinstance(documents, str | os.PathLike | Text | TextFile | Chat | Document | PromptRow)

@@ -69,7 +69,7 @@ def find(
                 encoded = encoder.first(reading, max_length + 1 - len(prefix))
             cut += len(prefix) + len(encoded) > max_length
             ids = np.concatenate([prefix, encoded.ids]).astype(np.int64)[:max_length]
-            check_ids([Document(text.name, ids, None, "")], scorer.vocabulary)
+            check_ids([Document(text.name, ids.tolist(), None, "")], scorer.vocabulary)
             key = key_positions(scorer, torch.tensor(ids), window, stride, alpha, beta, text.name)
             ends = np.concatenate([0 * np.array(prefix, np.int64), cast(np.ndarray, encoded.byte_ends)])
             starts = np.concatenate([[0], ends])[

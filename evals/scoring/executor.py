@@ -50,10 +50,10 @@ class Executor:
         """Returns this scorer, because the caller makes the tables live in the model itself."""
         return self
 
-    def check(self, batch: Batch) -> None:
+    def check(self, first: Batch) -> None:
         """Runs :meth:`Scorer.check` on the first window of a batch."""
         with torch.inference_mode():
-            self.scorer.check(self._ids(batch.feeds[:1])[0])
+            self.scorer.check(self._ids(first.feeds[:1])[0])
 
     def score(self, batch: Batch) -> Scored:
         """Returns the NLLs of a batch's scored tokens.

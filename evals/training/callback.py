@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from ...models.patching import Patch
     from ..data.chats import Given
+    from ..data.key_tokens import KeySpans
 
 FOLDER = "measured"
 """The subfolder of Trainer's output folder for the measurements."""
@@ -107,7 +108,7 @@ class TrainingCallback(TrainerCallback):
         truncation: bool = False,
         truncation_stride: int | None = None,
         repeat_distance: int | None = None,
-        key_spans: str | Path | Mapping[str, object] | None = None,
+        key_spans: str | Path | KeySpans | None = None,
         metric_options: Mapping[str, object] | None = None,
         batch_tokens: int | None = None,
         logits_bytes: int = LOGITS_BYTES,

@@ -262,8 +262,9 @@ def _tokens(reading: StatedLength) -> int:
 def _product(rope: Rope, key: str) -> StatedLength | None:
     """Returns factor x original for a rope type whose maximum may stay the original; None for others."""
     kind, factor = rope.scaling["rope_type"], rope.scaling.get("factor")
-    is_multiplied = kind in (*MAXIMUM_STAYS, "yarn") and isinstance(factor, (int, float))
-    if not is_multiplied or not 1 < factor <= LARGEST / rope.original_length:
+    if kind not in (*MAXIMUM_STAYS, "yarn") or not isinstance(factor, (int, float)):
+        return None
+    if not 1 < factor <= LARGEST / rope.original_length:
         return None
     return StatedLength(round(factor * rope.original_length), f"factor {factor:g} x {key}")
 

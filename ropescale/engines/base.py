@@ -89,8 +89,9 @@ class Layers:
             self.configuration.default_of("hidden_size"),
             self.configuration.default_of("num_attention_heads"),
         )
-        known = isinstance(width, int) and isinstance(heads, int) and heads > 0
-        return bool(self.section.get("head_dim")) and known and width // heads != self.rope.head_dim
+        if not isinstance(width, int) or not isinstance(heads, int) or heads < 1:
+            return False
+        return bool(self.section.get("head_dim")) and width // heads != self.rope.head_dim
 
     @property
     def is_truncated(self) -> bool:

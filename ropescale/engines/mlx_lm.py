@@ -165,7 +165,7 @@ def _entry(layers: Layers) -> Mapping[str, Any] | None:
 def built(layers: Layers, kind: str, dialect: str = "") -> str | None:
     """Returns how the table that mlx-lm builds for a rope type differs (see :data:`PATH`), or None if not known."""
     entry = _entry(layers)
-    return entry and agreement(entry, layers, kind, dialect)
+    return None if entry is None else agreement(entry, layers, kind, dialect)
 
 
 def _lost(layers: Layers) -> Iterator[Difference]:

@@ -280,9 +280,9 @@ def examine_model(model: nn.Module, wanted: Intended | None = None) -> Verificat
         report.intended = stated(read_rope(whole_config(model).to_dict()), _PROBE).text
     for where, module in rotary_modules(model):
         for key in intended.tables.keys() & {*layer_keys(module)} - {*followed(module)}:
-            pairs, wanted = len(live_table(module, key)[0]), len(intended.tables[key].inv_freq)
-            if pairs != wanted:
-                report.problems.append(f"{where} ({key} layers) has a table of {pairs} pairs instead of {wanted}")
+            pairs, meant = len(live_table(module, key)[0]), len(intended.tables[key].inv_freq)
+            if pairs != meant:
+                report.problems.append(f"{where} ({key} layers) has a table of {pairs} pairs instead of {meant}")
     if report.problems:  # a forward pass would fail
         return report
     with preserved(model):
