@@ -107,7 +107,7 @@ def perplexity(
         model: a causal language model of transformers, possibly compiled or PEFT-wrapped; a path, Hub id or
             :class:`Checkpoint`, which is loaded; or one or several :class:`Server`, each with one schedule.
         documents: texts, chats (lists of messages), lists of token ids (fed unchanged, after BOS if ``bos`` is an id
-            or the tokenizer has one), :class:`Document`, ``Path``s of files or folders, a ``datasets.Dataset``, or a
+            or the tokenizer has one), :class:`Document`, ``Path`` objects of files or folders, a ``datasets.Dataset``, or a
             :class:`TextSource`. To measure several sources, give a mapping of names to these: see ``by_source``.
         lengths: context lengths in positions, including BOS; one or several, as numbers or like ``"2k,4k"``.
         schedules: specs like "yarn:factor=8", or schedule objects. A schedule without a factor gets the largest length

@@ -28,7 +28,7 @@ def texts_of(documents: TextsGiven) -> tuple[Iterable[Unread] | Mapping[str, Ite
     """Returns lazily read documents, or several sources of them by name, and the source that they are read from.
 
     Args:
-        documents: texts, chats, lists of token ids, ``Path``s of files and folders, a ``datasets.Dataset``, a
+        documents: texts, chats, lists of token ids, ``Path`` objects of files and folders, a ``datasets.Dataset``, a
             :class:`TextSource`, or a mapping of names to these.
 
     Raises:

@@ -138,7 +138,7 @@ A_FEW = (
 def test_every_way_of_writing_reads_as_the_table_that_transformers_builds_or_is_refused(model_type):
     """With each key of transformers 4, without rope_parameters, beside them and beside rope_scaling."""
     outcomes = Counter(outcome(config) for config in ways(model_type))
-    assert outcomes["the same"] >= 20, outcomes
+    assert outcomes["the same"] >= 16, outcomes
 
 
 def outcome(config: dict) -> str:

@@ -96,7 +96,10 @@ def test_a_run_killed_with_two_processes_is_continued_by_three(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("data", "schedule", "said"),
-    [("nowhere.txt", "yarn", "no file or folder at 'nowhere.txt'"), (None, "yran", "no schedule named 'yran'")],
+    [
+        ("nowhere.txt", "yarn:factor=2", "no file or folder at 'nowhere.txt'"),
+        (None, "yran", "no schedule named 'yran'"),
+    ],
 )
 def test_an_error_that_all_processes_meet_is_said_once(checkpoint, texts, data, schedule, said):
     done = launch(2, checkpoint, "--data", data or texts, "--lengths", "64", "--schedule", schedule)
@@ -125,7 +128,7 @@ def test_processes_share_the_prompts_of_a_retrieval_run(checkpoint, tmp_path):
     for name in ("results.json", "answers.csv"):
         assert len({(tmp_path / str(n) / name).read_bytes() for n in (1, 2, 3)}) == 1
     assert len({run.stdout for run in runs}) == 1 and runs[1].stdout.count("| accuracy ") == 1
-    assert "2 processes asking" in runs[1].stderr
+    assert "2 processes measuring" in runs[1].stderr
 
 
 @pytest.mark.slow

@@ -24,7 +24,8 @@ _REFUSED = {
         nemotron_h_omni openai-gpt opt pegasus pix2struct plbart pp_formulanet prophetnet reformer rembert roberta
         roberta-prelayernorm roc_bert rwkv trocr udop whisper xglm xlm xlm-roberta xlm-roberta-xl xlnet xlstm xmod
         zamba""",
-    "lacks rope_theta, head_dim": "pi0 vision-encoder-decoder",
+    "describes a language model in": "pi0",
+    "bert has no rotary position embeddings": "vision-encoder-decoder",
 }  # fmt: skip
 """The types that no schedule can be given, by the words that say so."""
 
