@@ -107,8 +107,9 @@ def perplexity(
         model: a causal language model of transformers, possibly compiled or PEFT-wrapped; a path, Hub id or
             :class:`Checkpoint`, which is loaded; or one or several :class:`Server`, each with one schedule.
         documents: texts, chats (lists of messages), lists of token ids (fed unchanged, after BOS if ``bos`` is an id
-            or the tokenizer has one), :class:`Document`, ``Path`` objects of files or folders, a ``datasets.Dataset``, or a
-            :class:`TextSource`. To measure several sources, give a mapping of names to these: see ``by_source``.
+            or the tokenizer has one), :class:`Document`, ``Path`` objects of files or folders, a
+            ``datasets.Dataset``, or a :class:`TextSource`. To measure several sources, give a mapping of names to
+            these: see ``by_source``.
         lengths: context lengths in positions, including BOS; one or several, as numbers or like ``"2k,4k"``.
         schedules: specs like "yarn:factor=8", or schedule objects. A schedule without a factor gets the largest length
             divided by the trained length. Servers have their own.
@@ -274,8 +275,9 @@ def retrieval(
     frozen at the measured length. ``as-is`` is always measured, and is the default baseline of the paired comparison.
 
     Args:
-        model, schedules, tokenizer, baseline, factor, target_length, original_length, overrides, layers,
-            replace_scaling, on_top, freeze_at, path: as for :func:`perplexity`.
+        model, schedules, tokenizer, baseline, factor, path: as for :func:`perplexity`.
+        target_length, original_length, overrides, layers: as for :func:`perplexity`.
+        replace_scaling, on_top, freeze_at: as for :func:`perplexity`.
         lengths: context lengths in positions, including BOS and the answer.
         depths: the depths of the hidden number, from 0 (the start of the text) to 1 (the end), or the number of evenly
             spaced depths.
@@ -399,8 +401,10 @@ def recommend(
         search: whether to also try the schedule that :func:`search` finds on the text of the race.
         search_tokens: the token budget of that search; None for the default of a search.
         original_length, layers, replace_scaling, on_top: as for :func:`ropescale.patch`, for every candidate.
-        bos, windows, budget_tokens, min_tokens, max_docs, score, split_special_tokens, truncation, truncation_stride,
-            batch_tokens, logits_bytes, source, path, out, fresh, force, progress: as for :func:`perplexity`.
+        bos, windows, budget_tokens, min_tokens, max_docs, score: as for :func:`perplexity`.
+        split_special_tokens, truncation, truncation_stride: as for :func:`perplexity`.
+        batch_tokens, logits_bytes, source, path: as for :func:`perplexity`.
+        out, fresh, force, progress: as for :func:`perplexity`.
 
     Raises:
         DataError: no document is long enough, or weights or lengths are invalid.

@@ -69,9 +69,11 @@ class TrainingCallback(TrainerCallback):
         log: a function that receives the results, for TensorBoard and similar loggers: ``callback.log = trainer.log``.
         factor, target_length, original_length, overrides, layers, replace_scaling, on_top, freeze_at: as for
             :func:`ropescale.patch`, for ``schedule``.
-        stride, windows, budget_tokens, min_tokens, max_docs, score, split_special_tokens, short_context, truncation,
-            truncation_stride, repeat_distance, key_spans, metric_options, batch_tokens, logits_bytes, seed, source,
-            path, progress: as for :func:`ropescale.evals.perplexity`.
+        stride, windows, budget_tokens, min_tokens, max_docs, score: as for :func:`ropescale.evals.perplexity`.
+        split_special_tokens, short_context, truncation: as for :func:`ropescale.evals.perplexity`.
+        truncation_stride, repeat_distance, key_spans: as for :func:`ropescale.evals.perplexity`.
+        metric_options, batch_tokens, logits_bytes: as for :func:`ropescale.evals.perplexity`.
+        seed, source, path, progress: as for :func:`ropescale.evals.perplexity`.
 
     Raises:
         DataError: documents are given without lengths, lengths without documents, or an option has no effect.

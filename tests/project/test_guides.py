@@ -262,7 +262,7 @@ RUN = {
     "qwen": Guide(
         dict,
         ("Qwen3-8B-128k/ropescale.json", "Qwen3.5-9B-1m/ropescale.json", "COST/results.json", "FOUND/results.json"),
-        ("32,768 tokens", "live: yes (all: yarn:factor=4, at 1,048,576 tokens)", "vllm serve Qwen3.5-9B-1m"),
+        ("32,768 tokens", "live: yes (all: yarn:factor=4, at 1,048,576 tokens)", "mlx_lm.server --model Qwen3.5-9B-1m"),
     ),
     "recipes": Guide(
         models_of_a_reader,
