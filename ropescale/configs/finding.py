@@ -91,7 +91,7 @@ def find_section(config: Mapping[str, object]) -> tuple[Path, str]:
     paths = [*sections_in(config)] if usual is None else [usual]
     if len(paths) < 2:
         return (*paths, ())[0], ""
-    names = " and ".join(sorted(map(dotted, paths)))
+    names = " and ".join(map(dotted, sorted(paths)))
     return paths[0], (
         f"config.json describes a language model in {names}, and which of them the code of model type "
         f"{model_type[:60]!r} reads is not known; nothing is read or changed"
