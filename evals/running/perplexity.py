@@ -47,7 +47,7 @@ from .truncation import TruncationJob, plan_truncation
 
 @dataclass(frozen=True)
 class Part:
-    """What a larger run says of a measurement that is a part of it.
+    """Describes a measurement that is a part of a larger run.
 
     Attributes:
         title: the title of the part's passes; the larger run prints all other notes.

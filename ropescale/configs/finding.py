@@ -43,7 +43,7 @@ class StatedLength:
 
 @dataclass(frozen=True)
 class Lengths:
-    """What the files of a model say about its context.
+    """Collects what the files of a model say about its context.
 
     Attributes:
         trained: the context before any scaling.
