@@ -116,7 +116,8 @@ OTHERS: dict[str, dict[str, Any]] = {
     "deepseek_v3": _THETA | _LATENT,
     "gemma3_text": _HEAD | _MIXED,
     "gpt_oss": _THETA | _HEAD | _EXPERTS | _MIXED | _scaled("yarn", beta_fast=32.0, beta_slow=1.0, truncate=False),
-    **dict.fromkeys("cohere gpt_neox_japanese olmo2".split(), _THETA),
+    **dict.fromkeys("cohere olmo2".split(), _THETA),
+    "gpt_neox_japanese": {"rotary_emb_base": 20000},
     "olmo3": _MIXED,
     "mixtral": _THETA | _EXPERTS,
     "nemotron": _THETA | _HEAD | _HALF,
@@ -249,8 +250,8 @@ class Written:
 
     def right(self, length: int) -> dict[str, Frequencies]:
         """What was asked, in float64, for every kind of layer."""
-        layers = self.case.layers
-        return ropescale.frequencies(self.source, self.asked, length=length, layers=layers, replace_scaling=True)
+        options = _options(self.case, self.source)
+        return ropescale.frequencies(self.source, self.asked, length=length, **options)
 
     def plain(self, length: int) -> dict[str, Frequencies]:
         return {key: Frequencies(rope.inv_freq()) for key, rope in self.ropes.items()}
@@ -287,10 +288,15 @@ def _written(sources: Path, root: Path, wanted: Iterable[Case]) -> Iterator[Writ
         source = json.loads((folder / "config.json").read_text())
         asked = SCHEDULES[case.schedule] or _two_lists(next(iter(read_rope(source).values())))
         if not is_refused(case):
-            done = ropescale.patch_checkpoint(folder, root / case.name, asked, layers=case.layers, replace_scaling=True)
+            done = ropescale.patch_checkpoint(folder, root / case.name, asked, **_options(case, source))
             written = Written(case, source, asked, done)
             (root / case.name / "lengths.json").write_text(json.dumps(written.lengths))
             yield written
+
+
+def _options(case: Case, source: Mapping[str, Any]) -> dict[str, Any]:
+    """Where the makers extended the context themselves, their scaling is replaced."""
+    return {"layers": case.layers} | ({"replace_scaling": True} if "rope_scaling" in source else {})
 
 
 def is_refused(case: Case) -> bool:
