@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Protocol
 
 from ...errors import DataError
-from ..metrics.stored import ModelFacts
+from ..facts import ModelFacts
 from ..progress import Notes
 from ..scoring.batches import Batch, Scored
 from ..store import Facts

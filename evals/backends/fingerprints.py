@@ -21,7 +21,7 @@ import torch
 
 from ...files import sha256, sha256_of
 from ..data.documents import Document
-from ..metrics.stored import LayerTable, ModelFacts
+from ..facts import LayerTable, ModelFacts
 from ..scoring.memory import device_of, embedding_shape
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ...models.rotary_modules import evaluating
 from ..backends.schedules import Schedules
-from ..metrics.stored import ModelFacts
+from ..facts import ModelFacts
 from ..progress import Notes
 from ..scoring import memory
 from ..scoring.batches import LOGITS_BYTES, Batch

@@ -22,7 +22,7 @@ from ...schedules.specs import Spec, spelled_out
 from ..backends.schedules import Schedules
 from ..data.documents import Document
 from ..data.questions import Prompt
-from ..metrics.stored import AS_IS, ModelFacts
+from ..facts import AS_IS, ModelFacts
 from ..progress import Notes
 from ..scoring.batches import Batch, Scored
 from ..store import key_of

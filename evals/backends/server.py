@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from ...errors import DataError
 from ...schedules import specs
-from ..metrics.stored import AS_IS
+from ..facts import AS_IS
 from ..store import key_of
 from .client import TIMEOUT, Client
 from .engines import Asked, PromptScoring, engine_of

@@ -22,7 +22,7 @@ from ...configs.configuration import Configuration, read_rope
 from ...errors import CheckpointError, DataError
 from ...models.rotary_modules import evaluating
 from ...verifying.decoding import written
-from ..metrics.stored import AS_IS
+from ..facts import AS_IS
 from ..scoring.memory import is_out_of_memory, total_memory
 from ..scoring.scorer import Scorer
 from .client import NotANumber

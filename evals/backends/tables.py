@@ -13,7 +13,7 @@ from ...schedules import specs
 from ...schedules.specs import file_of
 
 if TYPE_CHECKING:
-    from ..metrics.stored import LayerTable
+    from ..facts import LayerTable
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from ...planning.plan import Plan, plan_of_own
 from ...request import Request
 from ...schedules import specs
 from ...schedules.specs import is_same, repeated, spelled_out
-from ..metrics.stored import AS_IS
+from ..facts import AS_IS
 from . import fingerprints
 from .schedules import Schedules
 from .tables import HeldTables

@@ -13,11 +13,12 @@ import numpy as np
 
 from ...output.formatting import markdown
 from ..data.far_repeats import far_repeats
+from ..facts import TRUNCATION, Truncation
 from ..statistics.intervals import Estimate
 from .base import Metric, estimated, rests_on
 from .cells import EACH, change_cell, table
 from .far_repeats import distance_of
-from .stored import TRUNCATION, Stored, Truncation, sums_of
+from .stored import Stored, sums_of
 
 ALL, FAR = "", "far_"
 """The token subsets, all tokens and far repeats, named by the prefixes of their fields in a row."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 
+from ..facts import AS_IS, TRUNCATION
 from . import perplexity
-from .against_truncation import TRUNCATION, truncated
+from .against_truncation import truncated
 from .cells import digits, exp
 from .far_repeats import distance_of
 from .paired import short_length
-from .stored import AS_IS, Stored
+from .stored import Stored
 from .verdicts import FAR, METRIC, PAST, change_of, effect, too_few, worse_than_a_guess
 
 _UNIT = "nats (of log perplexity) in the average document"

@@ -7,11 +7,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ...output.formatting import markdown
+from ..facts import Divergence
 from ..statistics.intervals import Estimate
 from .base import Metric, mean_of, paired_change, rests_on
 from .cells import EACH, around, change_cell, mark, table
 from .far_repeats import distance_of
-from .stored import Divergence, Stored
+from .stored import Stored
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..data.windows import prefix
+from ..facts import Pass
 from ..statistics.intervals import Estimate
 from . import drawing
 from .base import Metric, Picture, estimated, mean_of, perplexities, ppl_table
 from .cells import exp
-from .stored import Pass, Stored, sums_of
+from .stored import Stored, sums_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from ...output.formatting import markdown
+from ..facts import AS_IS, TRUNCATION
 from ..statistics.intervals import CONCLUSIVE, PERCENT, Average, familywise
 from . import perplexity
 from .against_truncation import ALL, compared, far_masks
 from .base import Metric, rests_on
 from .cells import TABLE, change_cell, digits, exp
 from .paired import short_length
-from .stored import AS_IS, TRUNCATION, Stored, Totals, sums_of
+from .stored import Stored, Totals, sums_of
 
 WHOLE, PAST, FAR = "all", "past the trained length", "far repeats"
 """The tokens of a comparison."""

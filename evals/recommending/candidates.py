@@ -21,7 +21,7 @@ from ...schedules import base, specs
 from ...schedules.fields import parameters
 from ...schedules.specs import ParsedSpec, distinct, file_of, is_same, of_several, spelled_out
 from ...tables import frequencies
-from ..metrics.stored import AS_IS
+from ..facts import AS_IS
 from .options import Objective, RecommendOptions, objective_of
 
 FACTORS = (1.0, 1.25, 1.5, 2.0)

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import numpy as np
 
+from ...engines.exported import patch_command
 from ...output.formatting import argument
 from ...request import Request, RequestOptions
 from ..checking import Count, Length
 from ..data.far_repeats import far_repeats
-from ..metrics.stored import TRUNCATION, Stored, Totals, part_of, sums_of
-from ..searching.results import patch_command
+from ..facts import TRUNCATION
+from ..metrics.stored import Stored, Totals, part_of, sums_of
 from ..statistics.intervals import familywise
 from .candidates import Candidates, Objective
 from .race import Decision, Round, decide

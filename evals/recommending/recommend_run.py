@@ -20,7 +20,8 @@ from ..backends.base import Backend
 from ..backends.schedules import Schedules
 from ..backends.variants import label
 from ..data.windows import windows_by_document
-from ..metrics.stored import Stored, part_of, positions_of
+from ..facts import positions_of
+from ..metrics.stored import Stored, part_of
 from ..parallel.processes import Group, World
 from ..progress import Notes
 from ..running.corpus import Corpus

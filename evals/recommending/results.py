@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from ...files import local_path
 from ...output.formatting import code_span, markdown, sentence
 from ...output.plotting import in_style
+from ..facts import TRUNCATION
 from ..metrics.base import Metric, Picture, mean_of, perplexities
 from ..metrics.cells import digits, exp, percent
 from ..metrics.drawing import LINES, MARKERS, short, tokens
-from ..metrics.stored import TRUNCATION, part_of
+from ..metrics.stored import part_of
 from ..results.folder import RESULTS, read_results, refusing_damage
 from ..results.saving import Saved, csv_file, sentences_of
 from ..statistics.intervals import PERCENT, Estimate

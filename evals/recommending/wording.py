@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 
+from ..facts import AS_IS, TRUNCATION
 from ..metrics.cells import digits, exp, percent
-from ..metrics.stored import AS_IS, TRUNCATION
 from ..metrics.verdicts import guessing, too_few
 from .evidence import AnswerRow, Evidence
 from .losses import difference, estimate

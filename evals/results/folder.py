@@ -22,8 +22,8 @@ from ...files import atomic_path, atomic_write, local_path, made_folder, sha256,
 from ...output.formatting import listed
 from .. import store
 from ..checking import Damaged, sealed, unsealed
+from ..facts import DataFacts, ModelFacts, Tables
 from ..metrics import METRICS
-from ..metrics.stored import DataFacts, ModelFacts, Tables
 
 RESULTS = "results.json"
 LOSSES = "losses.safetensors"

@@ -18,7 +18,8 @@ from ...errors import DataError
 from ...files import parse_json, sha256
 from .. import checking
 from ..checking import Damaged
-from ..metrics.stored import Divergence, Identity, Pass, Stored, Truncation
+from ..facts import Divergence, Pass, Truncation
+from ..metrics.stored import Identity, Stored
 from .folder import LOSSES, RESULTS, Results, refusing_damage
 
 _LARGEST = 2**36

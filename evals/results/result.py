@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ...files import local_path
 from ...output.formatting import definitions, escaped, listed
 from ..data.chats import ASSISTANT
+from ..facts import AS_IS, TRUNCATION
 from ..metrics import METRICS, against_truncation, by_position, far_repeats, key_tokens, paired, perplexity, verdicts
-from ..metrics.against_truncation import TRUNCATION, TruncationRow
+from ..metrics.against_truncation import TruncationRow
 from ..metrics.answer import answer
 from ..metrics.base import rests_on
 from ..metrics.by_position import PositionRow
@@ -20,7 +21,7 @@ from ..metrics.far_repeats import RepeatsRow
 from ..metrics.key_tokens import KeyTokensRow
 from ..metrics.paired import PairedRow
 from ..metrics.perplexity import PerplexityRow
-from ..metrics.stored import AS_IS, Stored, parts_of
+from ..metrics.stored import Stored, parts_of
 from ..metrics.verdicts import VerdictRow, too_few, worse_than_a_guess
 from ..statistics import intervals
 from ..statistics.intervals import DOCUMENTS, LEAST_DOCUMENTS, PERCENT

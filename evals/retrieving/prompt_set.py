@@ -20,7 +20,7 @@ from ..data.prompts import PromptFields, PromptRow, followed_by, prompt_row
 from ..data.questions import Generation, Prompt, Question
 from ..data.sources import read_prompts
 from ..data.windows import check_lengths
-from ..metrics.stored import DataFacts
+from ..facts import DataFacts
 from ..running.options import RunOptions
 from .prompts import PASSKEY, passkey_prompts
 

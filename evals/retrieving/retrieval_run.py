@@ -16,7 +16,7 @@ from ..backends.schedules import Schedules
 from ..backends.tables import names_for
 from ..data.questions import Prompt
 from ..data.windows import Window
-from ..metrics.stored import ModelFacts
+from ..facts import ModelFacts
 from ..parallel.processes import Group, World
 from ..progress import Notes
 from ..running.jobs import Job, task_of

@@ -17,8 +17,8 @@ from ..data.documents import Document, Kind
 from ..data.encoding import TextEncoder
 from ..data.texts import Text
 from ..data.windows import check_lengths, check_stride, prefix, windows_by_document
+from ..facts import DataFacts
 from ..metrics import METRICS, OPTIONS
-from ..metrics.stored import DataFacts
 from ..progress import Notes
 from ..statistics import intervals
 from ..statistics.intervals import LEAST_WINDOWS

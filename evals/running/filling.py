@@ -12,7 +12,7 @@ from ...request import Request, RequestOptions
 from ...schedules import specs
 from ...schedules.specs import Spec, of_several, spelled_out
 from ..backends.schedules import Schedules
-from ..metrics.stored import AS_IS
+from ..facts import AS_IS
 from ..progress import Notes
 
 

@@ -25,9 +25,9 @@ from ..backends.tables import names_for, passes_of
 from ..data import chats
 from ..data.documents import check_ids
 from ..data.windows import sliding
+from ..facts import Divergence, Pass, Tables, Truncation
 from ..metrics import METRICS, OPTIONS
 from ..metrics.paired import short_length
-from ..metrics.stored import Divergence, Pass, Tables, Truncation
 from ..metrics.verdicts import too_few
 from ..parallel.processes import Group, World
 from ..progress import Notes

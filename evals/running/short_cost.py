@@ -8,7 +8,7 @@ import numpy as np
 
 from ..backends.base import ScoresTexts
 from ..backends.tables import HeldTables
-from ..metrics.stored import Divergence
+from ..facts import Divergence
 from ..scoring.batches import Batch, BatchPlan, Scored
 from ..store import FinishedBatches
 from .runner import Task

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from ...errors import DataError, RopescaleError
 from ..backends.tables import HeldTables
 from ..data.windows import prefix, truncated
-from ..metrics.stored import positions_of
+from ..facts import positions_of
 from ..scoring.batches import plan_pass
 from .corpus import Corpus
 from .jobs import Job

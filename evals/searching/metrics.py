@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...output.plotting import COLOURS, in_style
-from ..metrics.against_truncation import TRUNCATION
+from ..facts import AS_IS, TRUNCATION
 from ..metrics.cells import percent
-from ..metrics.stored import AS_IS
 from ..statistics.intervals import Estimate
 from .search_space import Learned, Point
 from .windows import ENOUGH

@@ -12,22 +12,21 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ...engines import ENGINES, deviations
 from ...engines.advice import engine_warnings
-from ...engines.exported import applied_options
+from ...engines.exported import applied_options, patch_command
 from ...errors import CheckpointError
 from ...files import local_path, writable_file, write_checked
 from ...output.formatting import code_span, cut, escaped, markdown
 from ...planning.plan import Plan
-from ...request import Request
 from ...schedules import Schedule, specs
 from ...schedules.fields import PROVENANCE
 from .. import checking
 from ..backends.variants import label
 from ..checking import Damaged
+from ..facts import AS_IS, TRUNCATION
 from ..metrics import METRICS, verdicts
-from ..metrics.against_truncation import TRUNCATION
 from ..metrics.base import Metric, Picture
 from ..metrics.cells import digits, exp, percent
-from ..metrics.stored import AS_IS, sums_of
+from ..metrics.stored import sums_of
 from ..metrics.verdicts import worse_than_a_guess
 from ..results.result import Result
 from ..results.saving import Saved, sentences_of
@@ -37,13 +36,6 @@ from .options import schedule_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-
-def patch_command(model: str, schedule: str, request: Request, out: str = "OUT", revision: str | None = None) -> str:
-    """Returns the command that patches a checkpoint with a schedule, in the form that ``--schedule`` accepts."""
-    at = [] if revision is None else ["--revision", revision]
-    words = ["ropescale", "patch", model, "-o", out, "--schedule", schedule, *at]
-    return shlex.join([*words, *applied_options(request)])
 
 
 def commands(model: str, schedule: str, plan: Plan, engine: str | None) -> list[str]:

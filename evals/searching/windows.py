@@ -21,7 +21,7 @@ from ..backends.base import Backend
 from ..backends.fingerprints import tokens_sha256
 from ..backends.schedules import Schedules
 from ..data.chats import Given
-from ..metrics.stored import DataFacts
+from ..facts import DataFacts
 from ..running.corpus import Corpus
 from ..running.options import PerplexityOptions
 from ..running.perplexity import Part, PerplexityRun

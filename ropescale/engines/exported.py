@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from itertools import chain
@@ -152,6 +153,13 @@ def applied_options(request: Request) -> tuple[str, ...]:
     }
     stated = ((option, str(value)) for option, value in given.items() if value is not None)
     return (*chain.from_iterable(stated), *scaling_option(request))
+
+
+def patch_command(model: str, schedule: str, request: Request, out: str = "OUT", revision: str | None = None) -> str:
+    """Returns the command that patches a checkpoint with a schedule, in the form that ``--schedule`` accepts."""
+    at = [] if revision is None else ["--revision", revision]
+    words = ["ropescale", "patch", model, "-o", out, "--schedule", schedule, *at]
+    return shlex.join([*words, *applied_options(request)])
 
 
 def words(specs: Mapping[str, str], request: Request) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ import pytest
 from tiny import from_ids
 
 from ropescale.evals import Result
-from ropescale.evals.metrics.stored import AS_IS, Pass, Truncation
+from ropescale.evals.facts import AS_IS, Pass, Truncation
 from ropescale.evals.reporting.page import StoredRun, headline
 from ropescale.evals.statistics.intervals import average, familywise
 

@@ -17,7 +17,7 @@ from tiny import documents, llama, naive_nll, naive_truncation
 import ropescale
 from ropescale.errors import CheckpointError, DataError
 from ropescale.evals import Recommendation, recommend
-from ropescale.evals.metrics.stored import AS_IS
+from ropescale.evals.facts import AS_IS
 from ropescale.evals.recommending import candidates, wording
 from ropescale.evals.scoring.executor import Executor
 from ropescale.evals.searching.gradient import Steps

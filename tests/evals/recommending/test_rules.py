@@ -10,7 +10,8 @@ from tiny import llama
 import ropescale
 from ropescale.errors import ConfigError, DataError, ScheduleError
 from ropescale.evals.data.windows import windows_by_document
-from ropescale.evals.metrics.stored import AS_IS, Identity, Pass, Stored, part_of
+from ropescale.evals.facts import AS_IS, Pass
+from ropescale.evals.metrics.stored import Identity, Stored, part_of
 from ropescale.evals.recommending.candidates import find_candidates, grid
 from ropescale.evals.recommending.evidence import on_front
 from ropescale.evals.recommending.losses import estimate

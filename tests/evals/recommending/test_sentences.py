@@ -10,8 +10,9 @@ from tiny import llama
 
 import ropescale
 from ropescale.evals.data.documents import Document
+from ropescale.evals.facts import AS_IS, TRUNCATION, Pass, Truncation
 from ropescale.evals.metrics.cells import percent
-from ropescale.evals.metrics.stored import AS_IS, TRUNCATION, Pass, Stored, Truncation, part_of
+from ropescale.evals.metrics.stored import Stored, part_of
 from ropescale.evals.recommending.candidates import find_candidates
 from ropescale.evals.recommending.evidence import Deployment, Evidence
 from ropescale.evals.recommending.options import objective_of

@@ -20,7 +20,7 @@ from tiny import documents, from_ids, llama
 
 from ropescale.errors import DataError, RopescaleError
 from ropescale.evals import Result, metrics, perplexity
-from ropescale.evals.metrics.stored import Divergence, Pass
+from ropescale.evals.facts import Divergence, Pass
 from ropescale.evals.results.folder import writable_folder
 from ropescale.evals.statistics.intervals import FEW, consecutive
 

@@ -24,7 +24,8 @@ from ropescale.checkpoints.loading import load_model, load_tokenizer
 from ropescale.evals.backends.schedules import Schedules
 from ropescale.evals.backends.variants import trained_length
 from ropescale.evals.data.sources import TextSource
-from ropescale.evals.metrics.stored import Stored, part_of, positions_of
+from ropescale.evals.facts import positions_of
+from ropescale.evals.metrics.stored import Stored, part_of
 from ropescale.evals.recommending.candidates import find_candidates
 from ropescale.evals.recommending.options import SHORT_WEIGHT, TOLERANCE, objective_of
 from ropescale.evals.recommending.race import FINALISTS, decide, run_race, share_kept, split_windows
