@@ -16,6 +16,8 @@ A resumed run stores the same bytes as an uninterrupted one on the same machine 
 determines how sums are split and rounded. The number of threads is not part of the key, so a run can resume with a
 different number.
 
+A batch is stored as safetensors, one array per name; a step of a search as JSON.
+
 A folder may come from somebody else, and SQLite does what a file says: a journal may name another file to delete, and a
 schema may compute without end. So before SQLite reads a table, the file must have exactly our tables, and no second
 name; a journal must be one that a killed run leaves. Everything else is moved aside.
@@ -23,7 +25,6 @@ name; a journal must be one that a killed run leaves. Everything else is moved a
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import sqlite3
@@ -31,17 +32,18 @@ import stat
 import struct
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-import numpy as np
 from filelock import FileLock, Timeout
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
 
 from ..errors import CheckpointError, StorageError
 from ..files import failed, made_folder, set_aside, sha256
 from .parallel.processes import Group, World
-from .scoring.batches import BatchPlan, Scored
+from .scoring.batches import Arrays, Batch, BatchPlan, Form
 
 FOLDER = "resume"
 Facts = Mapping[str, object]
@@ -64,19 +66,15 @@ _START, _JOURNAL = b"SQLite format 3\0", b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7"
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS records
-    (key TEXT, number INTEGER, parts INTEGER, dtype TEXT, content BLOB, digest TEXT, PRIMARY KEY (key, number));
+    (key TEXT, number INTEGER, content BLOB, digest TEXT, PRIMARY KEY (key, number));
 CREATE TABLE IF NOT EXISTS notes (name TEXT, content TEXT);
 """
 
 _RECORDS = """
-SELECT number, parts, dtype, content, CAST(digest AS BLOB) FROM records
-WHERE key = ? AND dtype IN ('<f4', '<f8', 'json')
-    AND typeof(number) = 'integer' AND typeof(parts) = 'integer' AND typeof(content) = 'blob'
+SELECT number, content, CAST(digest AS BLOB) FROM records
+WHERE key = ? AND typeof(number) = 'integer' AND typeof(content) = 'blob'
 ORDER BY number
 """
-
-STEP = "json"
-_NUMBERS = ("<f4", "<f8")
 
 
 class FinishedBatches:
@@ -87,17 +85,17 @@ class FinishedBatches:
         batches: the finished batches by number.
     """
 
-    def __init__(self, store: Store, key: str, batches: dict[int, Scored]) -> None:
+    def __init__(self, store: Store, key: str, batches: dict[int, Arrays]) -> None:
         self._store, self.key, self.batches = store, key, batches
 
-    def put(self, number: int, scored: Scored) -> None:
+    def put(self, number: int, arrays: Arrays) -> None:
         """Stores a finished batch.
 
         Raises:
             CheckpointError: the disk is full or not writable. Earlier batches stay stored.
         """
-        self._store.put(self.key, number, scored.nll.tobytes(), scored.nll.dtype.str, scored.parts)
-        self.batches[number] = scored
+        self._store.put(self.key, number, save(dict(arrays)))
+        self.batches[number] = arrays
 
 
 class Store:
@@ -116,24 +114,25 @@ class Store:
         self._committed = 0.0
         self._passes: dict[str, FinishedBatches] = {}
 
-    def batches(self, facts: Facts, plan: BatchPlan, values: int = 1) -> FinishedBatches:
+    def batches(self, facts: Facts, plan: BatchPlan, form: Callable[[Batch], Form]) -> FinishedBatches:
         """Returns the finished batches of the pass with these facts; every call with the same facts returns the same
         object.
 
         Args:
             facts: everything that the pass's numbers depend on, as plain data.
-            plan: the batches of the pass; stored batches of different sizes are ignored.
-            values: the number of stored numbers for each scored token.
+            plan: the batches of the pass.
+            form: returns the form of a batch; stored batches of another form are ignored.
         """
         key = key_of(facts)
         if key not in self._passes:
-            sizes = {batch.number: values * batch.scored for batch in plan.batches}
-            batches = {
-                number: Scored(np.frombuffer(content, dtype).copy(), parts)
-                for number, content, dtype, parts in self.records(key)
-                if dtype in _NUMBERS and len(content) == sizes.get(number, -1) * np.dtype(dtype).itemsize
-            }
-            self._passes[key] = FinishedBatches(self, key, batches)
+            forms = {batch.number: form(batch) for batch in plan.batches}
+            found: dict[int, Arrays] = {}
+            for number, content in self.records(key):
+                with suppress(SafetensorError, LookupError, TypeError, ValueError):
+                    arrays = load(content)
+                    if forms[number] == {name: (each.dtype.type, each.shape) for name, each in arrays.items()}:
+                        found[number] = arrays
+            self._passes[key] = FinishedBatches(self, key, found)
         return self._passes[key]
 
     @property
@@ -151,26 +150,24 @@ class Store:
         with _translated(self._path.parent):  # another connection would not see what is not committed yet
             return self._open[self._path].execute("SELECT 1 FROM records LIMIT 1").fetchone() is None
 
-    def records(self, key: str) -> Iterator[tuple[int, bytes, str, int]]:
-        """Yields the number, content, dtype and parts of every intact record with this key, file by file."""
+    def records(self, key: str) -> Iterator[tuple[int, bytes]]:
+        """Yields the number and content of every intact record with this key, file by file."""
         for path in (self._path, *self._others):
             if path is None or not path.exists():
                 continue
             with _translated(path.parent):
-                for number, parts, dtype, content, digest in self._connected(path).execute(_RECORDS, (key,)):
-                    if digest == _digest(key, number, parts, dtype, content).encode():
-                        yield number, content, dtype, parts
+                for number, content, digest in self._connected(path).execute(_RECORDS, (key,)):
+                    if digest == _digest(key, number, content).encode():
+                        yield number, content
 
-    def put(self, key: str, number: int, content: bytes, dtype: str, parts: int = 1) -> None:
+    def put(self, key: str, number: int, content: bytes) -> None:
         """Stores a record, and commits if the last commit is more than a second ago.
 
         Raises:
             CheckpointError: the disk is full or not writable. Earlier records stay stored.
         """
-        digest = _digest(key, number, parts, dtype, content)
-        self._write(
-            "INSERT OR REPLACE INTO records VALUES (?, ?, ?, ?, ?, ?)", key, number, parts, dtype, content, digest
-        )
+        digest = _digest(key, number, content)
+        self._write("INSERT OR REPLACE INTO records VALUES (?, ?, ?, ?)", key, number, content, digest)
 
     @property
     def last(self) -> dict[str, object]:
@@ -224,8 +221,8 @@ class Store:
         return self._open[path]
 
 
-def _digest(key: str, number: int, parts: int, dtype: str, content: bytes) -> str:
-    return hashlib.sha256(f"{key} {number} {parts} {dtype} ".encode() + content).hexdigest()
+def _digest(key: str, number: int, content: bytes) -> str:
+    return sha256(f"{key} {number} ".encode() + content)
 
 
 def key_of(facts: Facts) -> str:

@@ -18,32 +18,35 @@ import torch
 from ...errors import RunError
 from ...models.rotary_modules import quiet_transformers, unset, unwrapped
 from ..data.questions import Prompt, Question
-from ..scoring.batches import Batch, Scored
+from ..scoring.batches import Arrays, Batch
 from ..scoring.memory import device_of, is_out_of_memory
 from ..scoring.scorer import not_finite
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-_NO_TOKEN = -1
+NO_TOKEN = -1
 """The id that pads shorter generated texts."""
 
-
-def stored_numbers(prompt: Prompt) -> int:
-    """Returns the number of stored numbers of a prompt: two per token of its answers, and the generated ids."""
-    return 2 * prompt.answer_tokens + prompt.new_tokens
+Scores = tuple[np.ndarray, np.ndarray]
+"""The NLL of each token of an answer in nats, fp32, and whether the token is ranked first, bool."""
 
 
-def pack(prompt: Prompt, scores: np.ndarray, written: Sequence[int] | np.ndarray = ()) -> np.ndarray:
-    """Packs the scores of a prompt and the generated ids as fp32, which represents ids below 2^24 exactly."""
-    numbers = np.concatenate([scores.ravel(), written])
-    return np.pad(numbers, (0, stored_numbers(prompt) - len(numbers)), constant_values=_NO_TOKEN).astype(np.float32)
+def joined(prompts: Sequence[Prompt], scores: Sequence[Scores], written: Sequence[np.ndarray]) -> Arrays:
+    """Returns the numbers of a batch of prompts.
 
+    "nll" and "first" have the scores of all answers, prompt after prompt; "ids" has the generated ids, int32 [prompts,
+    new tokens], padded with :data:`NO_TOKEN`.
 
-def unpack(prompt: Prompt, numbers: np.ndarray) -> tuple[np.ndarray, list[int]]:
-    """Returns the scores of a prompt, [2, tokens], and the generated ids."""
-    scores, written = np.split(numbers, [2 * prompt.answer_tokens])
-    return scores.reshape(2, -1), [int(id) for id in written if id != _NO_TOKEN]
+    Args:
+        scores: the scores of each answer.
+        written: the generated ids of each prompt; empty without generation.
+    """
+    ids = np.full((len(prompts), prompts[0].new_tokens), NO_TOKEN, np.int32)
+    for row, own in zip(ids, written):
+        row[: len(own)] = own
+    nll, first = zip(*scores, strict=True)
+    return {"nll": np.concatenate(nll), "first": np.concatenate(first), "ids": ids}
 
 
 class AnswerScorer:
@@ -59,28 +62,23 @@ class AnswerScorer:
         self.device = device_of(self.model)
         self._keeps = "logits_to_keep" in inspect.signature(self.model.forward).parameters
 
-    def score(self, batch: Batch) -> Scored:
-        """Returns the packed scores of a batch."""
-        prompts = [self.prompts[feed.document] for feed in batch.feeds]
-        scores = self.scores(prompts)
-        written = self.generated(prompts) if prompts[0].generation else [()] * len(prompts)
-        return Scored(np.concatenate([pack(*each) for each in zip(prompts, scores, written, strict=True)]))
+    def score(self, batch: Batch[int]) -> Arrays:
+        """Returns the numbers of a batch; see :func:`joined`."""
+        prompts = [self.prompts[number] for number in batch.feeds]
+        written = self.generated(prompts) if prompts[0].generation else []
+        return joined(prompts, self.scores(prompts), written)
 
     @torch.inference_mode()
-    def scores(self, prompts: Sequence[Prompt]) -> list[np.ndarray]:
-        """Scores the answers in place. Prompts with one question are fed together.
-
-        Returns:
-            For each prompt, fp32 [2, tokens of its answers]: the NLL of each token in nats, and 1 if the token is
-            ranked first, else 0.
+    def scores(self, prompts: Sequence[Prompt]) -> list[Scores]:
+        """Scores each answer of the prompts in place. Prompts with one question are fed together.
 
         Raises:
             RunError: logits are not finite, or the prompts do not fit into memory.
         """
+        asked = [(prompt.name, question) for prompt in prompts for question in prompt.questions]
         if len(prompts[0].questions) == 1:
-            return self._read([(prompt.name, prompt.questions[0]) for prompt in prompts])
-        each = ([self._read([(prompt.name, question)])[0] for question in prompt.questions] for prompt in prompts)
-        return [np.concatenate(scores, axis=1) for scores in each]
+            return self._read(asked)
+        return [self._read([each])[0] for each in asked]
 
     @torch.inference_mode()
     def generated(self, prompts: Sequence[Prompt]) -> list[np.ndarray]:
@@ -109,7 +107,7 @@ class AnswerScorer:
         rows = written[:, ids.shape[1] :].cpu().numpy()
         return [row[: int(np.argmax([*np.isin(row, ends), True]))] for row in rows]
 
-    def _read(self, asked: Sequence[tuple[str, Question]]) -> list[np.ndarray]:
+    def _read(self, asked: Sequence[tuple[str, Question]]) -> list[Scores]:
         """Scores questions of equal length, each given with the name of its prompt, in one pass."""
         ids = self._tensor([question.ids for _, question in asked])
         keep = max(question.tokens for _, question in asked) + 1
@@ -136,10 +134,10 @@ class AnswerScorer:
     def _tensor(self, rows: Sequence[np.ndarray]) -> torch.Tensor:
         return torch.from_numpy(np.stack(rows)).long().to(self.device)
 
-    def _scored(self, logits: torch.Tensor, ids: torch.Tensor, count: int, name: str) -> np.ndarray:
+    def _scored(self, logits: torch.Tensor, ids: torch.Tensor, count: int, name: str) -> Scores:
         """Scores the last ``count`` ids with the last ``count`` rows of logits, [tokens, vocabulary]."""
         targets, logits = ids[-count:].to(logits.device), logits[-count:].float()
         nll = torch.logsumexp(logits, dim=1) - logits.gather(1, targets[:, None]).squeeze(1)
         if not bool(torch.isfinite(nll).all()):
             raise not_finite(self.model, f"in {name}")
-        return torch.stack([nll, (logits.argmax(dim=1) == targets).to(nll.dtype)]).cpu().numpy()
+        return nll.cpu().numpy(), (logits.argmax(dim=1) == targets).cpu().numpy()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from ...errors import DataError
 from ..facts import ModelFacts
 from ..progress import Notes
-from ..scoring.batches import Batch, Scored
+from ..scoring.batches import Arrays, Batch, Feed
 from ..store import Facts
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ Applied = Callable[[], AbstractContextManager[object]]
 class ScoresBatches(Protocol):
     """A scorer of planned batches."""
 
-    def score(self, batch: Batch) -> Scored:
+    def score(self, batch: Batch) -> Arrays:
         """Returns the numbers of a batch."""
         ...
 
@@ -36,11 +36,11 @@ class ScoresBatches(Protocol):
 class StreamsBatches(ScoresBatches, Protocol):
     """A scorer that scores several batches at once, and that another one may replace after an interruption."""
 
-    def stream(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Scored]]:
+    def stream(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Arrays]]:
         """Yields each batch with its numbers when they are complete."""
         ...
 
-    def confirm(self, batch: Batch, before: Scored) -> None:
+    def confirm(self, batch: Batch, before: Arrays) -> None:
         """Checks that a batch still gets the numbers that it got before an interruption."""
         ...
 
@@ -52,11 +52,11 @@ class ScoresTexts(Protocol):
         """Returns the scorer of batches under these tables, which must be live where they can be changed."""
         ...
 
-    def check(self, first: Batch) -> None:
+    def check(self, first: Batch[Feed]) -> None:
         """Checks how the first batch can be scored."""
         ...
 
-    def compare(self, batch: Batch, one: Applied, others: Sequence[Applied]) -> list[Scored]:
+    def compare(self, batch: Batch[Feed], one: Applied, others: Sequence[Applied]) -> list[Arrays]:
         """Compares the predictions of several schedules with those of one, where the backend ``compares``."""
         ...
 

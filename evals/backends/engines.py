@@ -19,6 +19,7 @@ from typing_extensions import TypedDict
 
 from ...errors import DataError, ServerError
 from ...output.formatting import listed, named
+from ..scoring.batches import Arrays
 from .client import SMALL, Call, Client, NotANumber, parsed
 
 _LOWEST, _HIGHEST = -9000.0, 0.01
@@ -27,8 +28,8 @@ _LOWEST, _HIGHEST = -9000.0, 0.01
 ROW = 640
 """The size limit of a response in bytes per token: a number of 20 digits, an id, a rank, and the token's text."""
 
-TokenId = Annotated[int, Field(ge=0, lt=2**24)]
-"""A generated id, which is stored as fp32."""
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+"""A generated id, which is stored as int32."""
 
 Body = dict[str, object]
 """The JSON of a request."""
@@ -49,7 +50,7 @@ Position = dict[int, Token] | None
 class Scoring:
     """A request for the scores of the last ``count`` of ``ids``, and for their ranks if ``ranked``.
 
-    The answer is fp32 [2, count]: the NLL in nats, and 1 if the token has rank 1, else 0.
+    The answer is "nll" in nats, fp32 [count], and "first", whether a token has rank 1, bool [count].
     """
 
     ids: Sequence[int]
@@ -59,8 +60,8 @@ class Scoring:
 
 @dataclass(frozen=True)
 class Generating:
-    """A request for greedy decoding of up to ``count`` tokens after ``ids``. The answer is the ids of the generated
-    tokens, int64 [tokens]."""
+    """A request for greedy decoding of up to ``count`` tokens after ``ids``. The answer is "ids", the generated tokens,
+    int32 [tokens]."""
 
     ids: Sequence[int]
     count: int
@@ -114,7 +115,7 @@ class PromptScoring(ABC):
         tokens = asked.count if isinstance(asked, Generating) else (1 + asked.ranked) * len(asked.ids)
         return Call(self.path, self.body(asked), SMALL + ROW * tokens)
 
-    def answer(self, asked: Asked, content: bytes) -> np.ndarray:
+    def answer(self, asked: Asked, content: bytes) -> Arrays:
         """Returns the scores or generated ids from a response.
 
         Raises:
@@ -126,10 +127,10 @@ class PromptScoring(ABC):
             if generated is None or len(generated) > asked.count:
                 count = "no" if generated is None else f"{len(generated):,}"
                 raise ServerError(f"{self.url} sent {count} generated ids instead of at most {asked.count:,}")
-            return np.array(generated, np.int64)
+            return {"ids": np.array(generated, np.int32)}
         if len(positions) != len(asked.ids) - 1:
             raise ServerError(f"{self.url} sent {len(positions):,} log-probabilities for {len(asked.ids) - 1:,} tokens")
-        scores = []
+        nll, first = list[float](), list[bool]()
         for number, (tokens, id) in enumerate(zip(positions, asked.ids[1:], strict=True), 1):
             token = (tokens or {}).get(id)
             if token is None:
@@ -144,8 +145,10 @@ class PromptScoring(ABC):
                 raise ServerError(f"{self.url} sent {logprob} for token {id} at position {number:,}")
             if asked.ranked and rank is None:
                 raise ServerError(f"{self.url} sent no ranks of tokens")
-            scores.append((-logprob, rank == 1))
-        return np.array(scores[len(scores) - asked.count :], np.float32).reshape(-1, 2).T
+            nll.append(-logprob)
+            first.append(rank == 1)
+        start = len(nll) - asked.count
+        return {"nll": np.array(nll[start:], np.float32), "first": np.array(first[start:], np.bool_)}
 
 
 # --- vLLM

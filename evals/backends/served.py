@@ -24,9 +24,9 @@ from ..data.documents import Document
 from ..data.questions import Prompt
 from ..facts import AS_IS, ModelFacts
 from ..progress import Notes
-from ..scoring.batches import Batch, Scored
+from ..scoring.batches import Arrays, Batch, Feed
 from ..store import key_of
-from .answering import pack
+from .answering import joined
 from .base import Applied, Backend
 from .engines import Asked, Generating, Scoring
 from .server import UNNAMED, Server, served_schedule
@@ -112,22 +112,22 @@ class ServedModel(Backend):
         return ServedTexts(documents, bos)
 
     def answers(self, prompts: Sequence[Prompt], tables: HeldTables) -> ServedBatches:
-        def prompt_of(batch: Batch) -> Prompt:
-            [feed] = batch.feeds
-            return prompts[feed.document]
+        def prompt_of(batch: Batch[int]) -> Prompt:
+            [number] = batch.feeds
+            return prompts[number]
 
-        def asks(batch: Batch) -> list[Asked]:
+        def asks(batch: Batch[int]) -> list[Asked]:
             prompt = prompt_of(batch)
             asked = [Scoring(each.ids.tolist(), each.tokens, ranked=True) for each in prompt.questions]
             if prompt.generation is None:
                 return [*asked]
             return [*asked, Generating(prompt.generation.ids.tolist(), prompt.new_tokens)]
 
-        def packed(batch: Batch, answers: Sequence[np.ndarray]) -> np.ndarray:
-            prompt, count = prompt_of(batch), len(prompt_of(batch).questions)
-            return pack(prompt, np.concatenate(answers[:count], axis=1), *answers[count:])
+        def arrays(batch: Batch[int], answers: Sequence[Arrays]) -> Arrays:
+            scores = [(each["nll"], each["first"]) for each in answers if "nll" in each]
+            return joined([prompt_of(batch)], scores, [each["ids"] for each in answers if "ids" in each])
 
-        return ServedBatches(cast(Server, tables.variant), lambda batch: prompt_of(batch).name, asks, packed)
+        return ServedBatches(cast(Server, tables.variant), lambda batch: prompt_of(batch).name, asks, arrays)
 
     def limits(self, variants: Sequence[WithTables], compared: bool) -> list[str]:
         found = []
@@ -162,21 +162,21 @@ class ServedBatches:
 
     Attributes:
         name: returns a batch's name for messages.
-        asks: returns a batch's questions; the stored numbers begin with the NLL of the first one.
-        packed: returns a batch's stored numbers from the answers.
+        asks: returns a batch's questions; its "nll" begins with that of the first one.
+        arrays: returns a batch's numbers from the answers.
     """
 
     server: Server
     name: Callable[[Batch], str]
     asks: Callable[[Batch], Sequence[Asked]]
-    packed: Callable[[Batch, Sequence[np.ndarray]], np.ndarray]
+    arrays: Callable[[Batch, Sequence[Arrays]], Arrays]
 
-    def score(self, batch: Batch) -> Scored:
+    def score(self, batch: Batch) -> Arrays:
         """Returns the numbers of one batch."""
         [(_, scored)] = self.stream([batch])
         return scored
 
-    def stream(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Scored]]:
+    def stream(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Arrays]]:
         """Scores several batches at once, and yields them in order of completion.
 
         If a request fails, completed batches are yielded before the error is raised, and pending batches are aborted.
@@ -198,19 +198,19 @@ class ServedBatches:
                     except ServerError as error:
                         failure = type(error)(f"{self.name(batch)}: {error}")
                     else:
-                        yield batch, Scored(self.packed(batch, answers))
+                        yield batch, self.arrays(batch, answers)
                 if failure is not None:
                     raise failure
 
-    def confirm(self, batch: Batch, before: Scored) -> None:
+    def confirm(self, batch: Batch, before: Arrays) -> None:
         """Checks that the server gives the same NLLs as before an interruption, up to rounding.
 
         Raises:
             ServerError: the NLLs differ.
         """
         first = self.asks(batch)[0]
-        [[nll, *_]] = self.server.answers([first])
-        apart = float(np.abs(nll - before.nll[: first.count]).mean())
+        [answer] = self.server.answers([first])
+        apart = float(np.abs(answer["nll"] - before["nll"][: first.count]).mean())
         if apart > TOLERANCE:
             raise ServerError(
                 f"{self.server.client.url} differs from the start of this run (by {apart:.3g} nats per token, and "
@@ -230,7 +230,7 @@ class ServedTexts:
     def under(self, tables: HeldTables) -> ServedBatches:
         """Returns the scorer on the server that has these tables."""
 
-        def asks(batch: Batch) -> list[Scoring]:
+        def asks(batch: Batch[Feed]) -> list[Scoring]:
             [feed] = batch.feeds
             ids = map(int, self.documents[feed.document].ids[feed.window.start : feed.window.stop])
             return [Scoring([*([] if self.bos is None else [self.bos]), *ids], feed.window.count)]
@@ -239,12 +239,12 @@ class ServedTexts:
             cast(Server, tables.variant),
             lambda batch: named(self.documents[batch.feeds[0].document].name),
             asks,
-            lambda batch, answers: answers[0][0],
+            lambda batch, answers: {"nll": answers[0]["nll"]},
         )
 
-    def check(self, first: Batch) -> None:
+    def check(self, first: Batch[Feed]) -> None:
         """Does nothing, because a server's first response shows whether it can score."""
 
-    def compare(self, batch: Batch, one: Applied, others: Sequence[Applied]) -> list[Scored]:
+    def compare(self, batch: Batch[Feed], one: Applied, others: Sequence[Applied]) -> list[Arrays]:
         """Raises an error, because servers return no distributions."""
         raise DataError("servers return no distributions, so predictions cannot be compared")

@@ -7,12 +7,12 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-import numpy as np
 from pydantic import BaseModel
 
 from ...errors import DataError
 from ...schedules import specs
 from ..facts import AS_IS
+from ..scoring.batches import Arrays
 from ..store import key_of
 from .client import TIMEOUT, Client
 from .engines import Asked, PromptScoring, engine_of
@@ -118,7 +118,7 @@ class Server:
                 "tokenizer",
             )
 
-    def answers(self, asked: Sequence[Asked]) -> list[np.ndarray]:
+    def answers(self, asked: Sequence[Asked]) -> list[Arrays]:
         """Returns scores or generated ids.
 
         Raises:

@@ -135,7 +135,7 @@ def verify_served(
         )
     verdict, tolerance = NOT_PROVED, EXACT if dtype == "float32" else ROUNDED
     try:
-        [[nll, _]] = server.answers([Scoring(ids, size - 1)])
+        nll = server.answers([Scoring(ids, size - 1)])[0]["nll"]
     except NotANumber:
         nll, verdict = np.full(size - 1, np.nan), NAN + server.engine.limit_option.partition(",")[0]
     past = slice(max(trained - 1, 0), None)  # row 0 belongs to the token at position 1

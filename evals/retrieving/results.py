@@ -39,6 +39,8 @@ from .prompts import DIGITS
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from ..backends.answering import Scores
+
 RULER = 0.856
 """RULER's threshold for an effective length: the score of Llama-2-7B-chat at 4,096 tokens (arXiv:2404.06654)."""
 
@@ -94,15 +96,15 @@ class Answer:
     generated: str | None
 
 
-def answer_of(schedule: str, length: int, number: int, prompt: Prompt, scores: np.ndarray, written: str) -> Answer:
+def answer_of(schedule: str, length: int, number: int, prompt: Prompt, scores: Scores, written: str) -> Answer:
     """Returns the answer to a prompt.
 
     Args:
-        scores: the NLL of the answers' tokens, and whether each is ranked first, [2, tokens].
+        scores: the scores of the tokens of its answers.
         written: the generated text, which determines the score of a prompt with generation.
     """
-    (nll, ranked), asked = scores, prompt.generation
-    correct = bool(ranked.all())
+    (nll, first), asked = scores, prompt.generation
+    correct = bool(first.all())
     return Answer(
         schedule=schedule,
         length=length,

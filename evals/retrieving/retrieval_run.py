@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..backends import fingerprints
-from ..backends.answering import stored_numbers, unpack
+from ..backends.answering import NO_TOKEN
 from ..backends.base import Backend
 from ..backends.schedules import Schedules
 from ..backends.tables import names_for
 from ..data.questions import Prompt
-from ..data.windows import Window
 from ..facts import ModelFacts
 from ..parallel.processes import Group, World
 from ..progress import Notes
 from ..running.jobs import Job, task_of
 from ..running.runner import Facts, Runner, Task
-from ..scoring.batches import Batch, BatchPlan, Feed
+from ..scoring.batches import Arrays, Batch, BatchPlan, Form
 from ..statistics.intervals import PERCENT
 from ..store import Store
 from .prompt_set import RetrievalOptions, RetrievalPrompts, prompts_sha256
 from .results import Answer, Retrieval, answer_of
 
-ANSWERING = 2
+ANSWERING = 3
 """The version of answering. It is increased when the same model and prompts would give different answers, so that
 stored answers of earlier versions are not used."""
 
@@ -117,19 +115,31 @@ class RetrievalRun:
         [length] = job.lengths
         prompts = self.prompt_set.prompts[length]
 
-        def finish(stored: Sequence[np.ndarray]) -> None:
-            for number, (prompt, numbers) in enumerate(zip(prompts, stored, strict=True)):
-                scores, ids = unpack(prompt, numbers)
-                written = str(self.prompt_set.tokenizer.decode(ids, skip_special_tokens=True))
-                self.answers.append(answer_of(job.label, length, number, prompt, scores, written))
+        def form(batch: Batch[int]) -> Form:
+            tokens = (sum(prompts[number].answer_tokens for number in batch.feeds),)
+            ids = len(batch.feeds), prompts[batch.feeds[0]].new_tokens
+            return {"nll": (np.float32, tokens), "first": (np.bool_, tokens), "ids": (np.int32, ids)}
+
+        def finish(finished: Mapping[int, Arrays]) -> None:
+            decode, answers = self.prompt_set.tokenizer.decode, dict[int, Answer]()
+            for batch in job.plan.batches:
+                arrays, start = finished[batch.number], 0
+                for number, ids in zip(batch.feeds, arrays["ids"], strict=True):
+                    prompt = prompts[number]
+                    own = slice(start, start + prompt.answer_tokens)
+                    start = own.stop
+                    written = str(decode(ids[ids != NO_TOKEN].tolist(), skip_special_tokens=True))
+                    scores = arrays["nll"][own], arrays["first"][own]
+                    answers[number] = answer_of(job.label, length, number, prompt, scores, written)
+            self.answers += [answers[number] for number in sorted(answers)]
             self.tables[job.label, length] = job.tables.table_sha256
 
         scorer = self.backend.answers(prompts, job.tables)
-        return replace(task_of(job.label, job, scorer, finish, asked=prompts_sha256(prompts)), nll=False)
+        return task_of(job.label, job, scorer, finish, form, asked=prompts_sha256(prompts))
 
 
-def plan_prompts(prompts: Sequence[Prompt], batch_tokens: int) -> BatchPlan:
-    """Plans the prompts of one length as windows that have as many scored tokens as a prompt has stored numbers."""
+def plan_prompts(prompts: Sequence[Prompt], batch_tokens: int) -> BatchPlan[int]:
+    """Plans which prompts of one length are fed together."""
 
     def shape(number: int) -> tuple[int, ...]:
         """Returns the sizes that all prompts of a batch have in common."""
@@ -137,12 +147,10 @@ def plan_prompts(prompts: Sequence[Prompt], batch_tokens: int) -> BatchPlan:
         generated = (len(prompt.generation.ids), prompt.new_tokens) if prompt.generation else ()
         return (prompt.length, len(prompt.questions), *generated)
 
-    sizes, batches = [stored_numbers(prompt) for prompt in prompts], list[Batch]()
-    for (positions, questions, *_), alike in itertools.groupby(
-        sorted(range(len(prompts)), key=shape, reverse=True), shape
-    ):
-        feeds = [Feed(number, Window(0, positions, positions - sizes[number])) for number in alike]
-        together = max(1, batch_tokens // positions) if questions == 1 else 1
-        for start in range(0, len(feeds), together):
-            batches.append(Batch(len(batches), tuple(feeds[start : start + together]), positions))
-    return BatchPlan(tuple(batches), tuple(sizes))
+    batches: list[Batch[int]] = []
+    ordered = sorted(range(len(prompts)), key=shape, reverse=True)
+    for (positions, questions, *_), alike in itertools.groupby(ordered, shape):
+        numbers, together = tuple(alike), max(1, batch_tokens // positions) if questions == 1 else 1
+        for start in range(0, len(numbers), together):
+            batches.append(Batch(len(batches), numbers[start : start + together], positions))
+    return BatchPlan(tuple(batches))

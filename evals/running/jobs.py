@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-
-import numpy as np
 
 from ..backends.base import ScoresBatches
 from ..backends.tables import HeldPass
-from ..scoring.batches import Batch, BatchPlan, Scored
+from ..scoring.batches import Arrays, Batch, BatchPlan, Form
 from ..store import FinishedBatches
 from .runner import Task
 
@@ -41,25 +39,31 @@ def distinct(jobs: Iterable[Job]) -> list[Job]:
 
 
 def task_of(
-    title: str, job: Job, executor: ScoresBatches, finish: Callable[[list[np.ndarray]], None], **facts: object
+    title: str,
+    job: Job,
+    executor: ScoresBatches,
+    finish: Callable[[Mapping[int, Arrays]], None],
+    form: Callable[[Batch], Form],
+    **facts: object,
 ) -> Task:
     """Returns the task that scores a job.
 
     Args:
-        finish: called with the losses of each document.
-        facts: further facts that determine the losses, in addition to the length, the tables and the plan.
+        finish: called with the finished batches by their numbers.
+        form: returns the form of a batch.
+        facts: further facts that determine the numbers, in addition to the length, the tables and the plan.
     """
     tables, plan = job.tables, job.plan
 
-    def score(batch: Batch, lacking: Sequence[int]) -> list[Scored]:
+    def score(batch: Batch, lacking: Sequence[int]) -> list[Arrays]:
         scored = executor.score(batch)
         tables.check()  # so that scores with changed tables are not stored
         return [scored]
 
     def complete(finished: Sequence[FinishedBatches]) -> None:
-        finish(plan.assembled({number: each.nll for number, each in finished[0].batches.items()}))
+        finish(finished[0].batches)
 
     about = {"length": job.lengths[-1], "rotation": tables.rotation, "plan": plan.sha256, **facts}
     # A server scores several batches at once, and another server may continue a run.
     stream, confirm = (getattr(executor, name, None) for name in ("stream", "confirm"))
-    return Task(title, plan, [about], score, complete, tables.live, stream=stream, confirm=confirm)
+    return Task(title, plan, [about], score, complete, form, tables.live, stream=stream, confirm=confirm)

@@ -32,7 +32,7 @@ from ..metrics.verdicts import too_few
 from ..parallel.processes import Group, World
 from ..progress import Notes
 from ..results.result import Result
-from ..scoring.batches import Batch, BatchPlan, plan_pass
+from ..scoring.batches import Arrays, Batch, BatchPlan, assembled, per_token, plan_pass
 from ..scoring.scorer import SCORING
 from ..statistics.intervals import PERCENT
 from ..store import Store
@@ -207,16 +207,16 @@ class PerplexityRun:
         planned, told = plan_truncation(
             self.corpus, self.backend.trained, self.backend.as_trained, rest, self.batch_tokens, self._stride
         )
-        last = []
+        last, form = [], per_token(nll=np.float32)
         if planned:
             self._stride, title = planned.stride, f"truncation to {planned.lengths[-1]:,}"
             scorer = self._texts.under(planned.tables)
             finish = partial(self._finish_truncation, planned)
-            last = [task_of(title, planned, scorer, finish, truncation=planned.stride)]
+            last = [task_of(title, planned, scorer, finish, form, truncation=planned.stride)]
         tasks = []
         for job in jobs:
             title = self.part.title or f"{job.label} at {job.lengths[-1]:,}"
-            tasks.append(task_of(title, job, self._texts.under(job.tables), partial(self._finish, job)))
+            tasks.append(task_of(title, job, self._texts.under(job.tables), partial(self._finish, job), form))
         runner.take([*tasks, *compared, *last])
         return jobs, compared, last, told
 
@@ -316,7 +316,7 @@ class PerplexityRun:
             self._plans[length] = plan_pass(tokens, length, stride, bos, self.batch_tokens, sliding)
         return self._plans[length]
 
-    def _finish(self, job: Job, nll: list[np.ndarray]) -> None:
+    def _finish(self, job: Job, finished: Mapping[int, Arrays]) -> None:
         """Adds a completely scored pass to the results."""
         fed = 0 if any(each.key == job.key for each in self.passes) else 1
         self.passes.append(
@@ -324,14 +324,15 @@ class PerplexityRun:
                 schedule=job.label,
                 table_sha256=job.tables.table_sha256,
                 lengths=job.lengths,
-                nll=nll,
+                nll=assembled(job.plan, finished, "nll"),
                 forward_passes=fed * job.plan.windows,
                 positions=fed * job.plan.positions,
                 key=job.key,
             )
         )
 
-    def _finish_truncation(self, job: TruncationJob, nll: list[np.ndarray]) -> None:
+    def _finish_truncation(self, job: TruncationJob, finished: Mapping[int, Arrays]) -> None:
+        nll = assembled(job.plan, finished, "nll")
         self.truncation = Truncation(job.lengths[-1], job.stride, job.tables.table_sha256, nll)
 
 

@@ -21,7 +21,7 @@ from ..parallel.processes import Group, World
 from ..progress import Notes, Progress, duration
 from ..results.folder import refuse_loss
 from ..results.saving import Saved
-from ..scoring.batches import Batch, BatchPlan, Scored, cost, owners
+from ..scoring.batches import Arrays, Batch, BatchPlan, Form, cost, owners
 from ..store import Facts, FinishedBatches, Store, opened
 
 LONG_SECONDS = 60
@@ -41,10 +41,9 @@ class Task:
         facts: for each pass, the facts that determine its numbers, in addition to those of the run.
         score: scores a batch for the passes that lack it, given by their indexes.
         finish: called with the finished batches of each pass once all are finished.
+        form: returns the form of a batch's numbers. If they include "nll", progress shows the perplexity.
         live: returns a context in which the task's tables are live.
-        values: the number of stored numbers per scored token.
         further_passes: the number of forward passes of a batch in addition to one per pass.
-        nll: whether the numbers are NLLs, so that progress can show the perplexity.
         stream: scores several batches concurrently, and yields each when it is finished; used instead of ``score``.
         confirm: verifies that scoring a finished batch again would give the same numbers.
     """
@@ -52,14 +51,13 @@ class Task:
     title: str
     plan: BatchPlan
     facts: Sequence[Facts]
-    score: Callable[[Batch, Sequence[int]], Sequence[Scored]]
+    score: Callable[[Batch, Sequence[int]], Sequence[Arrays]]
     finish: Callable[[Sequence[FinishedBatches]], None]
+    form: Callable[[Batch], Form]
     live: Callable[[], AbstractContextManager[object]] = nullcontext
-    values: int = 1
     further_passes: int = 0
-    nll: bool = True
-    stream: Callable[[Sequence[Batch]], Iterator[tuple[Batch, Scored]]] | None = None
-    confirm: Callable[[Batch, Scored], None] | None = None
+    stream: Callable[[Sequence[Batch]], Iterator[tuple[Batch, Arrays]]] | None = None
+    confirm: Callable[[Batch, Arrays], None] | None = None
 
 
 @dataclass
@@ -74,7 +72,7 @@ class _Assigned:
         """Returns the indexes of the passes that lack a batch."""
         return [number for number, done in enumerate(self.finished) if batch.number not in done.batches]
 
-    def scored(self) -> Iterator[tuple[Batch, Sequence[Scored]]]:
+    def scored(self) -> Iterator[tuple[Batch, Sequence[Arrays]]]:
         """Scores this process's batches, and yields each with its scores, in order or as a stream completes them."""
         if self.task.stream is None:
             for batch in self.own:
@@ -127,7 +125,7 @@ class Runner:
             raise RunError("the processes have different tasks; give all of them the same files and versions")
         self._tasks = []
         for task in tasks:
-            finished = [self.store.batches({**self.facts, **facts}, task.plan, task.values) for facts in task.facts]
+            finished = [self.store.batches({**self.facts, **facts}, task.plan, task.form) for facts in task.facts]
             self._tasks.append(_Assigned(task, finished))
         for found in self.group.from_all(self._finished()):
             self._merge(found)
@@ -191,11 +189,11 @@ class Runner:
 
     # --- sharing ---
 
-    def _finished(self) -> dict[str, dict[int, Scored]]:
+    def _finished(self) -> dict[str, dict[int, Arrays]]:
         """Returns all finished batches of this process, by the key of their pass."""
         return {done.key: done.batches for each in self._tasks for done in each.finished}
 
-    def _merge(self, found: Mapping[str, Mapping[int, Scored]]) -> None:
+    def _merge(self, found: Mapping[str, Mapping[int, Arrays]]) -> None:
         """Adds batches that another process scored, without storing them, because that process stores them."""
         for each in self._tasks:
             for done in each.finished:
@@ -220,8 +218,8 @@ class Runner:
     def _run(self, title: str, tasks: Sequence[_Assigned]) -> None:
         """Scores and stores the batches of consecutive tasks with the same title."""
         total = sum(batch.fed for each in tasks for batch in each.own)
-        scored = [each for each in tasks if each.task.nll]
-        before = [found.nll for each in scored for done in each.finished for found in done.batches.values()]
+        stored = [arrays for each in tasks for done in each.finished for arrays in done.batches.values()]
+        before = [arrays["nll"] for arrays in stored if "nll" in arrays]
         with Progress(title, total, self.notes.shown and total > 0, before) as progress:
             for each in tasks:
                 with each.task.live() if each.own else nullcontext():
@@ -231,7 +229,7 @@ class Runner:
                         for number, numbers in zip(each.lacking(batch), found, strict=True):
                             each.finished[number].put(batch.number, numbers)
                         self._count(batch, passes, time.perf_counter() - start)
-                        progress.add(batch.fed, found[0].nll if each.task.nll else None)
+                        progress.add(batch.fed, found[0].get("nll"))
                         start = time.perf_counter()
                 if self.group.world.size == 1:
                     each.task.finish(each.finished)

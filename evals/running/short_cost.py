@@ -9,19 +9,16 @@ import numpy as np
 from ..backends.base import ScoresTexts
 from ..backends.tables import HeldTables
 from ..facts import Divergence
-from ..scoring.batches import Batch, BatchPlan, Scored
+from ..scoring.batches import Arrays, Batch, BatchPlan, Feed, assembled, per_token
 from ..store import FinishedBatches
 from .runner import Task
-
-VALUES = 2
-"""Numbers stored per scored token."""
 
 
 def comparing(
     base: HeldTables,
     others: Sequence[HeldTables],
     length: int,
-    plan: BatchPlan,
+    plan: BatchPlan[Feed],
     scorer: ScoresTexts,
     finish: Callable[[list[Divergence]], None],
 ) -> Task:
@@ -37,7 +34,7 @@ def comparing(
     """
     distinct = {each.rotation: each for each in others if each.rotation != base.rotation}
 
-    def score(batch: Batch, lacking: Sequence[int]) -> list[Scored]:
+    def score(batch: Batch[Feed], lacking: Sequence[int]) -> list[Arrays]:
         live = [each.live for each in distinct.values()]
         return scorer.compare(batch, base.live, [live[number] for number in lacking])
 
@@ -45,8 +42,7 @@ def comparing(
         unchanged = [[np.full(size, value, np.float32) for size in plan.sizes] for value in (0.0, 1.0)]
         numbers = {}
         for rotation, done in zip(distinct, finished, strict=True):
-            halves = {number: np.split(each.nll, VALUES) for number, each in done.batches.items()}
-            numbers[rotation] = [plan.assembled({n: half[row] for n, half in halves.items()}) for row in range(VALUES)]
+            numbers[rotation] = [assembled(plan, done.batches, name) for name in ("kl", "same")]
         # Each schedule feeds the windows once; the baseline's forward passes are added to the first schedule's.
         shares, found = {rotation: 1 if number else 2 for number, rotation in enumerate(distinct)}, []
         for other in others:
@@ -65,4 +61,5 @@ def comparing(
         finish(found)
 
     facts = [{"length": length, "divergence": [base.rotation, rotation], "plan": plan.sha256} for rotation in distinct]
-    return Task("short-context cost", plan, facts, score, complete, values=VALUES, further_passes=1, nll=False)
+    form = per_token(kl=np.float32, same=np.bool_)
+    return Task("short-context cost", plan, facts, score, complete, form, further_passes=1)

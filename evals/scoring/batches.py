@@ -3,8 +3,7 @@
 A plan is a pure function of the documents' sizes, the length, the stride and ``batch_tokens``. Its batches are the unit
 that is scored, stored and resumed. A model's rounding depends on which windows are fed together, so every execution of
 a plan feeds exactly these batches. The stored bytes depend neither on the number of processes nor on interruptions. The
-only exception is a batch that does not fit into memory: it is scored in parts, which changes only rounding, and the
-number of parts is stored.
+only exception is a batch that does not fit into memory: it is scored in parts, which changes only rounding.
 """
 
 from __future__ import annotations
@@ -14,10 +13,24 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
+from typing import Generic, TypeVar
 
 import numpy as np
 
 from ..data.windows import Window, prefix, sliding
+
+F = TypeVar("F")
+
+Arrays = Mapping[str, np.ndarray]
+"""The numbers of a batch by name, each array with its own dtype and shape.
+
+For windows, "nll" has the NLL in nats of each scored token, row after row, fp32. A comparison of predictions has "kl"
+and "same" of these tokens instead (:meth:`ropescale.evals.scoring.executor.Executor.compare`). For prompts, see
+:func:`ropescale.evals.backends.answering.joined`.
+"""
+
+Form = Mapping[str, tuple[type[np.generic], tuple[int, ...]]]
+"""The dtype and the shape of each array of a batch."""
 
 LOGITS_BYTES = 64 * 2**20
 """The default memory for one block of fp32 logits, in bytes. The peak is about three times as high: the logits in fp32
@@ -33,59 +46,40 @@ class Feed:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """Windows of equal length that are fed together.
+class Batch(Generic[F]):
+    """Windows of texts, or prompts, of equal length that are fed together.
 
     Attributes:
         number: the number of the batch in the plan, from 0.
-        feeds: the windows, in the order of the rows.
-        positions: the fed positions of each window, including BOS.
+        feeds: the windows, or the numbers of the prompts, in the order of the rows.
+        positions: the fed positions of each row, including BOS.
     """
 
     number: int
-    feeds: tuple[Feed, ...]
+    feeds: tuple[F, ...]
     positions: int
 
     @property
     def fed(self) -> int:
-        """The number of fed positions in all windows."""
+        """The number of fed positions in all rows."""
         return len(self.feeds) * self.positions
 
-    @property
-    def scored(self) -> int:
-        """The number of scored tokens in all windows."""
-        return sum(feed.window.count for feed in self.feeds)
-
 
 @dataclass(frozen=True)
-class Scored:
-    """The scores of a batch.
+class BatchPlan(Generic[F]):
+    """The batches of a pass over all documents or prompts.
 
     Attributes:
-        nll: the NLLs of the scored tokens in nats, window after window, fp32; or the numbers that
-            :meth:`ropescale.evals.scoring.executor.Executor.compare` returns.
-        parts: the number of parts in which the batch was fed; more than 1 if it did not fit into memory.
+        batches: the batches, longest rows first, so that memory problems appear at once.
+        sizes: per document, the number of scored tokens; empty for prompts.
     """
 
-    nll: np.ndarray
-    parts: int = 1
-
-
-@dataclass(frozen=True)
-class BatchPlan:
-    """The batches of a pass over all documents.
-
-    Attributes:
-        batches: the batches, longest windows first, so that memory problems appear at once.
-        sizes: per document, the number of scored tokens.
-    """
-
-    batches: tuple[Batch, ...]
-    sizes: tuple[int, ...]
+    batches: tuple[Batch[F], ...]
+    sizes: tuple[int, ...] = ()
 
     @property
     def windows(self) -> int:
-        """The number of windows."""
+        """The number of windows or prompts."""
         return sum(len(batch.feeds) for batch in self.batches)
 
     @property
@@ -95,27 +89,38 @@ class BatchPlan:
 
     @cached_property
     def sha256(self) -> str:
-        """The hash of the windows of all batches, in order."""
+        """The hash of the rows of all batches, in order."""
         digest = hashlib.sha256()
         for batch in self.batches:
-            rows = [(f.document, f.window.start, f.window.stop, f.window.scored) for f in batch.feeds]
-            digest.update(f"{batch.number} {batch.positions} {rows}\n".encode())
+            digest.update(f"{batch}\n".encode())
         return digest.hexdigest()
 
-    def assembled(self, parts: Mapping[int, np.ndarray]) -> list[np.ndarray]:
-        """Returns one vector of NLLs per document, fp32 [scored tokens].
 
-        Args:
-            parts: the NLLs of each batch by its number, window after window, fp32.
-        """
-        pieces: list[tuple[Feed, np.ndarray]] = []
-        for batch in self.batches:
-            ends = np.cumsum([feed.window.count for feed in batch.feeds])
-            pieces += zip(batch.feeds, np.split(parts[batch.number], ends[:-1]), strict=True)
-        found = [[np.empty(0, np.float32)] for _ in self.sizes]
-        for feed, nll in sorted(pieces, key=lambda piece: piece[0].window.start):
-            found[feed.document].append(nll)
-        return [np.concatenate(each) for each in found]
+def per_token(**dtypes: type[np.generic]) -> Callable[[Batch[Feed]], Form]:
+    """Returns a function that gives a batch's form if every array has a number per scored token."""
+
+    def form(batch: Batch[Feed]) -> Form:
+        count = sum(feed.window.count for feed in batch.feeds)
+        return {name: (dtype, (count,)) for name, dtype in dtypes.items()}
+
+    return form
+
+
+def assembled(plan: BatchPlan[Feed], finished: Mapping[int, Arrays], name: str) -> list[np.ndarray]:
+    """Returns the numbers of each document's scored tokens, fp32.
+
+    Args:
+        finished: the batches by their numbers.
+        name: the name of an array with a number per scored token.
+    """
+    pieces: list[tuple[Feed, np.ndarray]] = []
+    for batch in plan.batches:
+        ends = np.cumsum([feed.window.count for feed in batch.feeds])
+        pieces += zip(batch.feeds, np.split(finished[batch.number][name], ends[:-1]), strict=True)
+    found = [[np.empty(0, np.float32)] for _ in plan.sizes]
+    for feed, numbers in sorted(pieces, key=lambda piece: piece[0].window.start):
+        found[feed.document].append(numbers)
+    return [np.concatenate(each) for each in found]
 
 
 def plan_pass(

@@ -10,24 +10,26 @@ from __future__ import annotations
 
 import functools
 import gc
-import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from typing import TypeVar
 
 import numpy as np
 import torch
 
 from ...errors import RunError
 from ..data.documents import Document
-from .batches import Batch, Feed, Scored
+from .batches import Arrays, Batch, Feed
 from .memory import LEAST_CHUNK, MOST_CHUNK, chunk_for, is_out_of_memory, position_bytes, release
 from .scorer import Scorer, not_finite
 
 Applied = Callable[[], AbstractContextManager[object]]
 """A function that returns a context manager in which a variant's tables are live."""
 
-Feeding = Callable[[Sequence[Feed], "int | None"], list[np.ndarray]]
-"""A function that feeds windows, at once or in chunks, and returns their numbers."""
+T = TypeVar("T")
+
+Feeding = Callable[[Sequence[Feed], "int | None"], Sequence[T]]
+"""A function that feeds windows, at once or in chunks, and returns the numbers of each."""
 
 
 class Executor:
@@ -50,13 +52,13 @@ class Executor:
         """Returns this scorer, because the caller makes the tables live in the model itself."""
         return self
 
-    def check(self, first: Batch) -> None:
+    def check(self, first: Batch[Feed]) -> None:
         """Runs :meth:`Scorer.check` on the first window of a batch."""
         with torch.inference_mode():
             self.scorer.check(self._ids(first.feeds[:1])[0])
 
-    def score(self, batch: Batch) -> Scored:
-        """Returns the NLLs of a batch's scored tokens.
+    def score(self, batch: Batch[Feed]) -> Arrays:
+        """Returns the NLLs of a batch's scored tokens, "nll".
 
         Raises:
             RunError: logits are not finite, or a single window does not fit into memory.
@@ -68,48 +70,48 @@ class Executor:
             # The scored tokens of a window are its last ones.
             return [row[len(row) - feed.window.count :] for row, feed in zip(rows, feeds, strict=True)]
 
-        nll, parts = self._fed(batch, nll_of)
+        nll = self._fed(batch, nll_of)
         self._check_finite(batch.feeds, nll)
-        return Scored(np.concatenate(nll), parts)
+        return {"nll": np.concatenate(nll)}
 
-    def compare(self, batch: Batch, one: Applied, others: Sequence[Applied]) -> list[Scored]:
+    def compare(self, batch: Batch[Feed], one: Applied, others: Sequence[Applied]) -> list[Arrays]:
         """Compares the predictions of several variants with those of one, at a batch's scored tokens.
 
         Args:
             one, others: a context for each variant in which its tables are live, entered once per part of the batch.
 
         Returns:
-            For each variant of ``others``, KL(one || other) in nats for every token, and then for every token 1 if both
-            variants have the same most likely token, else 0.
+            For each variant of ``others``, "kl" with KL(one || other) in nats of every token, fp32, and "same" with
+            whether both variants have the same most likely token, bool.
 
         Raises:
             RunError: as for :meth:`score`.
         """
-        found, parts = self._fed(batch, functools.partial(self._divergences, one, others))
-        self._check_finite(batch.feeds, [np.concatenate(each[:, 0]) for each in found])
-        return [
-            Scored(np.concatenate([each[number, row] for row in (0, 1) for each in found]), parts)
-            for number in range(len(others))
-        ]
+        windows = self._fed(batch, functools.partial(self._divergences, one, others))
+        found = []
+        for each in zip(*windows, strict=True):  # all windows under one variant
+            kl, same = zip(*each, strict=True)
+            self._check_finite(batch.feeds, kl)
+            found.append({"kl": np.concatenate(kl), "same": np.concatenate(same)})
+        return found
 
-    def _fed(self, batch: Batch, what: Feeding) -> tuple[list[np.ndarray], int]:
-        """Feeds a batch, and returns the numbers of each window and the number of parts."""
+    def _fed(self, batch: Batch[Feed], what: Feeding[T]) -> list[T]:
+        """Feeds a batch, and returns the numbers of each window."""
         if batch.positions not in self._chunks:
             self._chunks[batch.positions] = self._estimated_chunk(batch)
         size = len(batch.feeds)
         if self._most is not None:
             size = min(size, max(1, self._most // batch.positions))
-        while (parts := self._in_parts(batch, size, what)) is None:
+        while (found := self._in_parts(batch, size, what)) is None:
             size = self._smaller(batch, size)
-        chunk = self._chunks[batch.positions]
-        pieces = 1 if chunk is None else math.ceil(batch.positions / chunk)
-        return [each for part in parts for each in part], len(parts) * pieces
+        return found
 
-    def _in_parts(self, batch: Batch, size: int, what: Feeding) -> list[list[np.ndarray]] | None:
+    def _in_parts(self, batch: Batch[Feed], size: int, what: Feeding[T]) -> list[T] | None:
         """Feeds ``size`` windows at a time. Returns None if memory runs out."""
         feeds, chunk = batch.feeds, self._chunks[batch.positions]
         try:
-            return [what(feeds[start : start + size], chunk) for start in range(0, len(feeds), size)]
+            parts = [what(feeds[start : start + size], chunk) for start in range(0, len(feeds), size)]
+            return [each for part in parts for each in part]
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -126,7 +128,7 @@ class Executor:
         release(self.scorer.device)
         return None
 
-    def _smaller(self, batch: Batch, size: int) -> int:
+    def _smaller(self, batch: Batch[Feed], size: int) -> int:
         """Returns the number of windows to feed at a time after ``size`` windows did not fit.
 
         If a single window did not fit, returns ``size``, and reduces the size of its chunks.
@@ -151,7 +153,7 @@ class Executor:
         self.note(f"out of memory with a window of {batch.positions:,} positions; {_feeding(smaller)}")
         return size
 
-    def _estimated_chunk(self, batch: Batch) -> int | None:
+    def _estimated_chunk(self, batch: Batch[Feed]) -> int | None:
         """Estimates the chunk size for a window; returns None if the window fits, or cannot be fed in chunks."""
         chunk = chunk_for(self.scorer.model, batch.positions, self.scorer.logits_bytes)
         if chunk is None or not self._chunks_agree(batch):
@@ -163,25 +165,27 @@ class Executor:
         return chunk
 
     @torch.inference_mode()
-    def _chunks_agree(self, batch: Batch) -> bool:
+    def _chunks_agree(self, batch: Batch[Feed]) -> bool:
         return self.scorer.chunks_agree(self._ids(batch.feeds[:1])[0])
 
     def _divergences(
         self, one: Applied, others: Sequence[Applied], feeds: Sequence[Feed], chunk: int | None
-    ) -> list[np.ndarray]:
-        """Returns one array per window, fp32 [others, 2, scored tokens]. Keeps the states of at most two variants in
-        memory."""
+    ) -> list[list[tuple[np.ndarray, np.ndarray]]]:
+        """Returns the divergences and agreements of the scored tokens of each window under each of ``others``. Keeps
+        the states of at most two variants in memory."""
         ids = self._ids(feeds)
         with one(), torch.inference_mode():
             first = self.scorer.states(ids, chunk)
-        found = []
+        found: list[list[tuple[np.ndarray, np.ndarray]]] = [[] for _ in feeds]
         for other in others:
             with other(), torch.inference_mode():
                 second = self.scorer.states(ids, chunk)
             with torch.inference_mode():
-                found.append(self.scorer.divergence(ids, first, second).numpy())
-        whole = np.stack(found)  # [others, 2, windows, positions - 1]
-        return [whole[:, :, row, whole.shape[3] - feed.window.count :] for row, feed in enumerate(feeds)]
+                kl, same = self.scorer.divergence(ids, first, second)
+            for row, feed in enumerate(feeds):
+                first_scored = kl.shape[1] - feed.window.count
+                found[row].append((kl[row, first_scored:].numpy(), same[row, first_scored:].numpy()))
+        return found
 
     def _ids(self, feeds: Sequence[Feed]) -> torch.Tensor:
         """Returns the fed ids, int64 [windows, positions]."""

@@ -129,7 +129,7 @@ class Scorer:
         pieces = [(type(output), output.last_hidden_state) for _, output in self._chunked_outputs(ids, chunk)]
         return pieces[0][0](last_hidden_state=torch.cat([hidden for _, hidden in pieces], dim=1))
 
-    def divergence(self, ids: torch.Tensor, one: State, other: State) -> torch.Tensor:
+    def divergence(self, ids: torch.Tensor, one: State, other: State) -> tuple[torch.Tensor, torch.Tensor]:
         """Compares the predictions of two sets of tables at every position except the last.
 
         The head computes the logits of both block by block, so full logits are never in memory.
@@ -139,16 +139,16 @@ class Scorer:
             one, other: the results of :meth:`states` with the two sets of tables.
 
         Returns:
-            fp32 on the CPU, [2, windows, positions - 1]: KL(one || other) in nats, and 1 if both have the same most
-            likely token, else 0.
+            KL(one || other) in nats, fp32, and whether both have the same most likely token, bool; both on the CPU,
+            [windows, positions - 1].
         """
         sources = ids.to(self.device)[:, :-1]
-        found = torch.empty((2, sources.numel()), dtype=torch.float32)
+        kl, same = torch.empty(sources.numel()), torch.empty(sources.numel(), dtype=torch.bool)
         # A block of each is in memory at the same time, so they share the budget.
         blocks = (self._state_blocks(state, sources, share=2) for state in (one, other))
         for (rows, first), (_, second) in zip(*blocks, strict=True):
-            found[:, rows] = divergence(first, second).cpu()
-        return found.view(2, *sources.shape)
+            kl[rows], same[rows] = divergence(first, second)
+        return kl.view(sources.shape), same.view(sources.shape)
 
     def _state_blocks(
         self, state: State, sources: torch.Tensor, share: int = 1
@@ -225,8 +225,8 @@ class Scorer:
             return self.model(input_ids=ids[:, rows], use_cache=False).logits.float()
 
 
-def divergence(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """Returns KL(one || other) in nats, and 1.0 if the most likely token is the same, else 0.0: [2, rows].
+def divergence(one: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns KL(one || other) in nats, and whether the most likely token is the same, each [rows].
 
     Args:
         one, other: fp32 logits [rows, vocabulary]. A token with zero probability under ``one`` contributes nothing.
@@ -234,8 +234,7 @@ def divergence(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     same = one.argmax(1) == other.argmax(1)
     one, other = torch.log_softmax(one, 1), torch.log_softmax(other, 1)
     share = one.exp()
-    kl = torch.where(share > 0, share * (one - other), 0.0).sum(1)
-    return torch.stack([kl, same.to(kl.dtype)])
+    return torch.where(share > 0, share * (one - other), 0.0).sum(1), same
 
 
 def agree(split: torch.Tensor, own: torch.Tensor, dtype: torch.dtype) -> bool:

@@ -12,7 +12,7 @@ import torch
 
 from ..parallel.processes import Group
 from ..progress import Progress
-from ..store import STEP, Facts, Store, key_of
+from ..store import Facts, Store, key_of
 from .learner import Evaluator
 from .metrics import Trial
 from .search_space import Point, Space
@@ -90,9 +90,9 @@ class Steps:
 
     def __init__(self, store: Store, facts: Facts, group: Group) -> None:
         self._store, self._key, self._taken = store if group.world.leads else Store(), key_of(facts), 0
-        records = ((number, content) for number, content, dtype, _ in self._store.records(self._key) if dtype == STEP)
+        records = enumerate(self._store.records(self._key))
         # All steps after a damaged step are computed again.
-        whole = [content for place, (number, content) in enumerate(records) if number == place]
+        whole = [content for place, (number, content) in records if number == place]
         self.kept: list[bytes] = group.from_leader(whole)
 
     def take(self, compute: Callable[[], T]) -> tuple[T, bool]:
@@ -101,7 +101,7 @@ class Steps:
         is_new = number == len(self.kept)
         if is_new:
             self.kept.append(json.dumps(compute()).encode())
-            self._store.put(self._key, number, self.kept[number], STEP)
+            self._store.put(self._key, number, self.kept[number])
         return json.loads(self.kept[number]), is_new
 
 

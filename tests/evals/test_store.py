@@ -28,7 +28,7 @@ from ropescale.cli import main as shell
 from ropescale.errors import CheckpointError
 from ropescale.evals import perplexity
 from ropescale.evals.backends import fingerprints
-from ropescale.evals.scoring.batches import Scored, plan_pass
+from ropescale.evals.scoring.batches import per_token, plan_pass
 from ropescale.evals.scoring.executor import Executor
 from ropescale.evals.store import Store, last_run, opened, refuse_if_busy
 
@@ -36,12 +36,17 @@ PLAN = plan_pass([4 + n for n in range(5)], 9, None, False, 1)
 """Only its sizes matter: batch n has 8 scored tokens."""
 
 
-def eights(count=5, dtype=np.float32):
-    return {n: Scored(np.arange(8, dtype=dtype) / 3 + n, 1 + n % 2) for n in range(count)}
+FORM = per_token(nll=np.float32, same=np.bool_, ids=np.int32)
+
+
+def eights(count=5):
+    numbers = np.arange(8, dtype=np.float32)
+    ids = np.arange(8, dtype=np.int32) + 2**24  # fp32 does not have every other one
+    return {n: {"nll": numbers / 3 + n, "same": numbers > n, "ids": ids + n} for n in range(count)}
 
 
 def plain(found):
-    return {number: (scored.nll.dtype, scored.nll.tolist(), scored.parts) for number, scored in found.items()}
+    return {n: {name: (each.dtype, each.tolist()) for name, each in arrays.items()} for n, arrays in found.items()}
 
 
 def put(out, scored, rank=0, **facts):
@@ -51,13 +56,13 @@ def put(out, scored, rank=0, **facts):
     (folder / "lock").touch()
     store = Store(folder, rank)
     for number, each in scored.items():
-        store.batches(facts, PLAN).put(number, each)
+        store.batches(facts, PLAN, FORM).put(number, each)
     store.close()
 
 
 def kept(out, **facts):
     with opened(out) as store:
-        return store.batches(facts, PLAN).batches
+        return store.batches(facts, PLAN, FORM).batches
 
 
 # --- the store ---
@@ -67,7 +72,7 @@ def test_a_flipped_bit_costs_its_batch_or_moves_the_file_aside_and_never_gives_o
     put(tmp_path / "whole", eights(5), a=1)
     content = (tmp_path / "whole" / "resume" / "0.sqlite").read_bytes()
     made, dice, lost = plain(eights(5)), random.Random(5), 0
-    inside = content.index(eights()[2].nll.tobytes())
+    inside = content.index(eights()[2]["nll"].tobytes())
     places = [inside, inside + 31, 3, 60, *(dice.randrange(len(content)) for _ in range(8))]
     damaged = [content[:at] + bytes([content[at] ^ (1 << dice.randrange(8))]) + content[at + 1 :] for at in places]
     damaged.append(content.replace(b"CREATE TABLE", b"CREA\xc2E TABLE"))  # what SQLite quotes is not UTF-8
@@ -84,14 +89,22 @@ def test_a_flipped_bit_costs_its_batch_or_moves_the_file_aside_and_never_gives_o
     assert lost >= 3 and aside  # of the schema, the last one
 
 
+def test_a_batch_of_another_form_is_not_taken_for_the_passs(tmp_path):
+    put(tmp_path, eights(1), a=1)
+    with opened(tmp_path) as store:
+        assert not store.batches({"a": 1}, PLAN, per_token(nll=np.float64, same=np.bool_, ids=np.int32)).batches
+        store.put(store.batches({"a": 2}, PLAN, FORM).key, 0, b"no arrays")
+    assert plain(kept(tmp_path, a=1)) == plain(eights(1)) and kept(tmp_path, a=2) == {}
+
+
 def test_a_full_disk_is_one_sentence_and_keeps_what_was_there(tmp_path):
     put(tmp_path, eights(2), a=1)
     store = Store(tmp_path / "resume")
-    shelf = store.batches({"a": 1}, PLAN)
+    shelf = store.batches({"a": 1}, PLAN, FORM)
     pages = shelf._store._connected(tmp_path / "resume" / "0.sqlite")
     pages.execute("PRAGMA max_page_count = 1")  # SQLite's own full disk
     with pytest.raises(CheckpointError, match=r"cannot write into .*full; finished work is kept"):
-        shelf.put(2, Scored(np.zeros(100_000, np.float32)))
+        shelf.put(2, {"nll": np.zeros(100_000, np.float32)})
     store.close()
     assert plain(kept(tmp_path, a=1)) == plain(eights(2))
 
@@ -101,7 +114,7 @@ def test_sigkill_loses_at_most_a_second_of_what_was_put(tmp_path):
     child = os.fork()
     if child == 0:
         with patch("time.monotonic", return_value=0.0) as clock, opened(tmp_path) as store:
-            shelf = store.batches({"a": 1}, PLAN)
+            shelf = store.batches({"a": 1}, PLAN, FORM)
             shelf.put(0, eights()[0])
             clock.return_value = 1.1
             shelf.put(1, eights()[1])  # commits both
@@ -122,7 +135,7 @@ def test_sigkill_loses_at_most_a_second_of_what_was_put(tmp_path):
 def test_a_file_of_somebody_elses_under_the_name_of_a_store_or_of_sqlites_own_is_moved_aside(tmp_path, name, capsys):
     write_files(tmp_path / "resume", {"lock": "", name: "years of work", f"{name}~": "older work"})
     with opened(tmp_path) as store:
-        store.batches({"a": 1}, PLAN).put(0, eights()[0])
+        store.batches({"a": 1}, PLAN, FORM).put(0, eights()[0])
     assert f"it is now called {name}~2" in capsys.readouterr().err
     assert (tmp_path / "resume" / f"{name}~2").read_text() == "years of work"
     assert (tmp_path / "resume" / f"{name}~").read_text() == "older work"
@@ -225,11 +238,11 @@ def test_a_resume_folder_that_is_not_ours_is_refused_and_left_alone(tmp_path):
 
 def test_starting_anew_removes_what_is_finished_and_nothing_else(tmp_path):
     with opened(tmp_path) as store:
-        store.batches({"a": 1}, PLAN).put(0, eights()[0])
+        store.batches({"a": 1}, PLAN, FORM).put(0, eights()[0])
         store.begin({"facts": {"b": 2}})
     write_files(tmp_path, {"resume/mine/notes.txt": "mine"})
     with opened(tmp_path, fresh=True) as store:
-        assert store.last == {} and not store.batches({"a": 1}, PLAN).batches
+        assert store.last == {} and not store.batches({"a": 1}, PLAN, FORM).batches
     names = {path.name for path in (tmp_path / "resume").rglob("*")}
     assert names == {"lock", "mine", "notes.txt"}
 

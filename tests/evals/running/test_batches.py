@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from ropescale.evals.scoring.batches import plan_pass
+from ropescale.evals.scoring.batches import assembled, plan_pass
 
 PLANS = {
     "tokens": st.lists(st.integers(0, 50), min_size=1, max_size=6),
@@ -34,8 +34,8 @@ def test_batches_hold_every_window_once_and_are_put_back_in_order(tokens, length
     parts = {}
     for batch in plan.batches:
         made = [np.arange(f.window.scored, f.window.stop) + 1000 * f.document for f in batch.feeds]
-        parts[batch.number] = np.concatenate(made).astype(np.float32)
-    for number, (n, vector) in enumerate(zip(tokens, plan.assembled(parts), strict=True)):
+        parts[batch.number] = {"nll": np.concatenate(made).astype(np.float32)}
+    for number, (n, vector) in enumerate(zip(tokens, assembled(plan, parts, "nll"), strict=True)):
         assert vector.tolist() == [1000 * number + t for t in range(0 if bos else 1, n)]
 
 

@@ -46,7 +46,7 @@ def read(out):
 
 def score(server, ids):
     """The losses of every id but the first."""
-    return server.answers([Scoring(ids, len(ids) - 1)])[0][0]
+    return server.answers([Scoring(ids, len(ids) - 1)])[0]["nll"]
 
 
 # --- the numbers ---
@@ -286,9 +286,9 @@ def test_a_server_without_a_secure_connection_is_not_called_silent():
 def test_the_asked_token_is_found_behind_another_one_of_its_position():
     ids, ranks = list(range(20, 36)), [1, 2] * 7 + [1]
     with serving(ranks=lambda ids: ranks, fault=lambda number, ids: "another first") as engine:
-        [(nll, is_top)] = Server(engine.url).answers([Scoring(ids, 15, ranked=True)])
-    assert nll == pytest.approx([-each for each in arithmetic(ids)])
-    assert is_top.tolist() == [rank == 1 for rank in ranks]
+        [answer] = Server(engine.url).answers([Scoring(ids, 15, ranked=True)])
+    assert answer["nll"] == pytest.approx([-each for each in arithmetic(ids)])
+    assert answer["first"].tolist() == [rank == 1 for rank in ranks]
 
 
 # --- what is refused before the first window ---
