@@ -140,15 +140,16 @@ def change_of(stored: Stored, schedule: str, against: str, length: int, tokens: 
 # --- Shared by all conclusions
 
 
-def too_few(documents: int, what: str = "documents") -> str:
+def too_few(documents: int, what: str = "documents", needed: int = CONCLUSIVE) -> str:
     """Returns a clause that there are too few documents for a conclusion; "" if there are enough.
 
     Args:
         what: the plural name of the documents.
+        needed: how many are enough.
     """
-    if documents >= CONCLUSIVE:
+    if documents >= needed:
         return ""
-    return f"a verdict needs {CONCLUSIVE} {what}, and there {'is' if documents == 1 else 'are'} {documents}"
+    return f"a verdict needs {needed} {what}, and there {'is' if documents == 1 else 'are'} {documents}"
 
 
 def together(comparisons: int) -> str:

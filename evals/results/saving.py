@@ -61,7 +61,7 @@ class Saved(Measured, ABC):
 
     def tables_of_metrics(self) -> list[str]:
         """Returns the paragraphs and tables of all metrics."""
-        return [part for each in self.metrics for part in each.to_markdown(self)]
+        return [part for metric, stored in self._computed for part in metric.to_markdown(stored)]
 
     @abstractmethod
     def sentences(self) -> list[str]:
@@ -105,7 +105,8 @@ class Saved(Measured, ABC):
             RopescaleError: matplotlib is not installed.
             CheckpointError: the file cannot be written.
         """
-        return shown(self._pictures()[0].draw(self), path)
+        picture, stored = self._pictures()[0]
+        return shown(picture.draw(stored), path)
 
     def _lines(self) -> list[list[Any]]:
         """Returns the header and the lines of results.csv; missing values are None."""
@@ -116,16 +117,21 @@ class Saved(Measured, ABC):
         """Returns the content of results.csv."""
         return csv_text(self._lines())
 
+    @property
+    def _computed(self) -> list[tuple[Metric[Any, Any], Measured]]:
+        """The metrics, each with the measurement that it is computed from."""
+        return [(metric, self) for metric in self.metrics]
+
     def _parts(self) -> dict[str, object]:
         """Returns every metric's part of results.json."""
-        return {name: part for metric in self.metrics for name, part in metric.to_json(self).items()}
+        return {name: part for metric, stored in self._computed for name, part in metric.to_json(stored).items()}
 
     def _other_files(self) -> dict[str, bytes]:
         """Returns the content of further files, in addition to results.csv, REPORT.md and the plots, by name."""
         return {}
 
-    def _pictures(self) -> list[Picture[Any]]:
-        return [metric.picture for metric in self.metrics if metric.picture and metric.has_picture(self)]
+    def _pictures(self) -> list[tuple[Picture[Any], Measured]]:
+        return [(each.picture, stored) for each, stored in self._computed if each.picture and each.has_picture(stored)]
 
     @abstractmethod
     def _heading(self) -> str:
@@ -163,13 +169,13 @@ class Saved(Measured, ABC):
     def _plots(self) -> dict[str, bytes]:
         """Returns the pictures by file name; prints a note and returns an empty dict if they cannot be drawn."""
         try:
-            return {picture.file: drawn(partial(picture.draw, self)) for picture in self._pictures()}
+            return {picture.file: drawn(partial(picture.draw, stored)) for picture, stored in self._pictures()}
         except RopescaleError as error:
             print(f"note: no plots written; {error}", file=sys.stderr)
             return {}
 
     def _report(self, plots: Mapping[str, bytes]) -> str:
-        images = [f"![{each.caption}]({each.file})" for each in self._pictures() if each.file in plots]
+        images = [f"![{each.caption}]({each.file})" for each, _ in self._pictures() if each.file in plots]
         about = f"Model: {escaped(self.model['path'])} ({self.model['parameters']:,} parameters).\n{self._source()}"
         versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
         heading = f"# {self._heading()}: {escaped(Path(self.model['path']).name)}"

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...engines import ENGINES, deviations
 from ...engines.advice import engine_warnings
@@ -23,14 +23,14 @@ from .. import checking
 from ..backends.variants import label
 from ..checking import Damaged
 from ..facts import AS_IS, TRUNCATION
-from ..metrics import METRICS, verdicts
+from ..metrics import verdicts
 from ..metrics.base import Metric, Picture
 from ..metrics.cells import digits, exp, percent
-from ..metrics.stored import sums_of
+from ..metrics.stored import Measured, sums_of
 from ..metrics.verdicts import worse_than_a_guess
 from ..results.result import Result
 from ..results.saving import Saved, sentences_of
-from ..statistics.intervals import LEVEL, PERCENT, Estimate, familywise
+from ..statistics.intervals import PERCENT, Estimate, familywise
 from .metrics import FoundRow, HistoryRow, PairRow, Search, draw, verdict
 from .options import schedule_file
 
@@ -68,9 +68,9 @@ class Finding(Metric["SearchResult", FoundRow]):
 
     def reduce(self, stored: SearchResult) -> list[FoundRow]:
         """Returns a single row."""
-        search, changes = stored.search, stored.changes()
+        search, measured, changes = stored.search, stored.comparison, stored.changes()
         unmoved, short = search.found.point == search.checks[0].point, stored.short_perplexities()
-        said = worse_than_a_guess(stored) or verdict(changes, stored.lengths, stored.texts, unmoved, short)
+        said = worse_than_a_guess(measured) or verdict(changes, measured.lengths, measured.texts, unmoved, short)
         figures = {name: [change.mean, change.low, change.high] for name, change in changes.items()}
         return [FoundRow(search.spec, search.spent, said, figures, stored.comparison_tokens)]
 
@@ -113,80 +113,72 @@ FINDING, HISTORY, DIVISORS = Finding(), History(), Divisors()
 
 
 @dataclass(repr=False, kw_only=True)
-class SearchResult(Result):
-    """A finished search, with the measurement of the found schedule and its baselines on held-out windows.
+class SearchResult(Saved):
+    """A finished search.
 
     Attributes:
         search: the search and its result.
+        comparison: the measurement of the found schedule and its baselines on held-out windows.
     """
 
     kind: ClassVar[str] = "search"
-    metrics = (FINDING, *(each for each in METRICS if each is not verdicts.METRIC), HISTORY, DIVISORS)
-    about = Saved.about
+    metrics = (FINDING, HISTORY, DIVISORS)
 
     search: Search
+    comparison: Result
+
+    @property
+    def _computed(self) -> list[tuple[Metric[Any, Any], Measured]]:
+        # The sentences of a search have comparisons and intervals of their own.
+        others = [each for each in self.comparison.metrics if each is not verdicts.METRIC]
+        return [*super()._computed, *((each, self.comparison) for each in others)]
+
+    def to_dict(self) -> dict[str, object]:
+        """Returns the content of results.json."""
+        measured, own = self.comparison.to_dict(), super().to_dict()
+        return {**{name: measured[name] for name in measured if name != verdicts.METRIC.key}, **own}
 
     @property
     def comparison_tokens(self) -> int:
         """The number of tokens that the comparison fed, in addition to those of the search."""
-        return sum(each["positions"] for each in self.cost)  # type: ignore[misc]
-
-    def change(self, baseline: str, level: float) -> Estimate | None:
-        """Returns the loss of the found schedule at the target minus that of a baseline, or None if the baseline was
-        not measured."""
-        target = self.lengths[-1]
-        if baseline != TRUNCATION:
-            theirs = self.totals(baseline, target)
-        elif cut_off := self.truncated(target):
-            theirs = sums_of(cut_off)
-        else:
-            return None
-        return self.average(*self.totals(self.label, target).minus(theirs), level)
+        return sum(each["positions"] for each in self.comparison.cost)  # type: ignore[misc]
 
     def short_perplexities(self) -> str:
         """Formats the perplexities of the found schedule and the unchanged model within the trained length."""
-        found, own = (
-            digits(self._perplexities[name][str(self.lengths[0])], 4) for name in (self.named(self.label), AS_IS)
-        )
-        return f"at {self.lengths[0]:,} tokens: {found}, {AS_IS} {own}"
+        short = self.comparison.lengths[0]
+        found, own = (digits(self._perplexities[name][str(short)], 4) for name in (self.named(self.label), AS_IS))
+        return f"at {short:,} tokens: {found}, {AS_IS} {own}"
 
     @property
     def _perplexities(self) -> dict[str, dict[str, float]]:
         """The perplexities of the schedules and of truncation, by length; lengths are text, as in JSON."""
         found: dict[str, dict[str, float]] = {}
-        for row in self.rows:
+        for row in self.comparison.rows:
             found.setdefault(self.named(row.schedule), {})[str(row.length)] = row.ppl
-        cut_off = {str(n): exp(sums_of(losses).mean) for n in self.lengths if (losses := self.truncated(n))}
-        return {**found, **({TRUNCATION: cut_off} if cut_off else {})}
-
-    def comparison(self) -> str:
-        """Returns the perplexities at the target and at the trained length, and the found schedule's changes."""
-        (short, *_, target), found, changes = self.lengths, self.named(self.label), self.changes()
-        lines = []
-        for name in dict.fromkeys([found, *self._perplexities]):
-            change = "-" if name == found else percent(changes[name]) if name in changes else ""
-            cells = [digits(self._perplexities[name][str(n)], 4) for n in (target, short)]
-            lines.append([f"{escaped(name)} (last {short:,})" if name == TRUNCATION else escaped(name), *cells, change])
-        said = f"Perplexity, and the difference of the found schedule at {target:,} tokens (below 0: it is better):"
-        header = ["schedule", f"at {target:,}", f"at {short:,}", "difference"]
-        return f"{said}\n\n{markdown(header, lines, right=range(1, 4))}"
+        for length in self.comparison.lengths:
+            if losses := self.comparison.truncated(length):
+                found.setdefault(TRUNCATION, {})[str(length)] = exp(sums_of(losses).mean)
+        return found
 
     def changes(self) -> dict[str, Estimate]:
         """Returns the loss of the found schedule at the target minus those of the start, the unchanged model, and
         truncation if it was measured. The intervals hold for all of them together. They have no bounds if the same
         documents chose the schedule."""
-        names = [each for each in (self.search.start, AS_IS, TRUNCATION) if self.change(each, LEVEL)]
-        found = {name: self.change(name, familywise(len(names))) for name in names}
-        known = {name: change for name, change in found.items() if change}
-        if self.protocol["judged"]:
-            return known
-        return {name: Estimate(change.mean, None, None) for name, change in known.items()}
+        measured, target = self.comparison, self.comparison.lengths[-1]
+        others = {name: measured.totals(name, target) for name in (self.search.start, AS_IS)}
+        if cut_off := measured.truncated(target):
+            others[TRUNCATION] = sums_of(cut_off)
+        found, ours = dict[str, Estimate](), measured.totals(self.label, target)
+        for name, theirs in others.items():
+            change = measured.average(*ours.minus(theirs), familywise(len(others)))
+            found[name] = change if self.protocol["judged"] else Estimate(change.mean, None, None)
+        return found
 
     @property
     def label(self) -> str:
         """The found schedule's label in the measurement, which is that of the start if both are the same schedule."""
         found = label(self.search.spec)
-        return found if found in self.schedules else self.search.start
+        return found if found in self.comparison.schedules else self.search.start
 
     @property
     def schedule(self) -> Schedule | dict[str, Schedule]:
@@ -239,17 +231,22 @@ class SearchResult(Result):
         """Remarks on engines that compute other values."""
         return engine_warnings(self.search.learned.found_plan)
 
-    def to_markdown(self) -> str:
-        """Returns the conclusion, the commands, the tables of the measurement, and the protocol."""
-        return Saved.to_markdown(self)
-
     def sentences(self) -> list[str]:
         """Compares the searched schedule with the baselines."""
         return sentences_of(FINDING.rows(self)[0].verdict)
 
     def main_table(self) -> str:
-        """Returns the command that patches with the schedule, and the main table of the measurement."""
-        return f"```sh\n{self.command}\n```\n\n{self.comparison()}"
+        """Returns the command that patches with the schedule, and a table of the perplexities at the target and at the
+        trained length, and of the found schedule's changes."""
+        (short, *_, target), found, changes = self.comparison.lengths, self.named(self.label), self.changes()
+        lines = []
+        for name in dict.fromkeys([found, *self._perplexities]):
+            change = "-" if name == found else percent(changes[name]) if name in changes else ""
+            cells = [digits(self._perplexities[name][str(n)], 4) for n in (target, short)]
+            lines.append([f"{escaped(name)} (last {short:,})" if name == TRUNCATION else escaped(name), *cells, change])
+        said = f"Perplexity, and the difference of the found schedule at {target:,} tokens (below 0: it is better):"
+        header = ["schedule", f"at {target:,}", f"at {short:,}", "difference"]
+        return f"```sh\n{self.command}\n```\n\n{said}\n\n{markdown(header, lines, right=range(1, 4))}"
 
     def rests_on(self) -> str:
         """Describes the fed tokens, the selection data and the judging data."""
@@ -279,6 +276,12 @@ class SearchResult(Result):
     def _summary(self) -> str:
         method = f"{self.protocol['method']}, {self.search.spent:,} tokens"
         return f"{Path(self.model['path']).name}: {cut(self.search.spec, 120)}; {method}"
+
+    def _lines(self) -> list[list[Any]]:
+        return self.comparison._lines()
+
+    def _other_files(self) -> dict[str, bytes]:
+        return self.comparison._other_files()
 
     def _heading(self) -> str:
         return "Search"

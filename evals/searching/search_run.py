@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import fields
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from ..backends.base import Backend
 from ..backends.schedules import Schedules
 from ..backends.variants import label
 from ..data.documents import check_ids
+from ..metrics.verdicts import too_few
 from ..parallel.processes import Group, World
 from ..progress import Notes, Progress
 from ..running.perplexity import PerplexityRun
@@ -30,7 +31,7 @@ from .metrics import FOUND, Search, Trial
 from .options import SearchOptions, lengths_to, plan_of_start
 from .results import SearchResult, specs_of
 from .search_space import Learned, space_of
-from .windows import SearchData
+from .windows import ENOUGH, SearchData
 
 SEARCHING = 3
 """The version of searching. It is increased when the same inputs would give different numbers, so that stored steps of
@@ -77,6 +78,9 @@ class SearchRun:
         """Searches, and then measures the found schedule and its baselines. The budget does not include the
         measurement."""
         group, store = group or Group(World()), store or Store()
+        few = too_few(len(self.data.corpus.windows), f"documents of {self.target:,} tokens", ENOUGH)
+        if few:
+            self.notes.warn(f"warning: this text cannot decide: {few}; a schedule is searched all the same")
         if group.world.leads:
             store.begin(self._about)
         self.search(store, group)
@@ -158,10 +162,15 @@ class SearchRun:
             spent=self.spent,
             file=self.file,
         )
-        given = {each.name: getattr(measured, each.name) for each in fields(measured) if each.init}
-        given["data"] = self.data.data
-        given["protocol"] = {**measured.protocol, **self._protocol, "named": {label(self.spec): FOUND}}
-        return SearchResult(**given, search=search)
+        protocol = {**measured.protocol, **self._protocol, "named": {label(self.spec): FOUND}}
+        return SearchResult(
+            model={**measured.model, "trained_length": measured.trained_length},
+            data=self.data.data,
+            protocol=protocol,
+            versions=measured.versions,
+            search=search,
+            comparison=replace(measured, data=self.data.data, protocol=protocol),
+        )
 
     @property
     def start(self) -> str:

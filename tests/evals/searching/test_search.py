@@ -46,7 +46,7 @@ def windows_of(names, text=TEXT):
 
 def measured(result):
     """The losses of a search's table."""
-    return {(result.named(row.schedule), row.length): row.nll for row in result.rows}
+    return {(result.named(row.schedule), row.length): row.nll for row in result.comparison.rows}
 
 
 def test_the_losses_are_those_of_plain_transformers(found):
@@ -67,7 +67,7 @@ def test_documents_that_judge_were_neither_learned_from_nor_chosen_by(monkeypatc
     result = search(model, MANY, 128, **BUDGET)
     chose, judges = result.protocol["held_out"], windows_of(result.protocol["judged"], MANY)
     assert len(judges) == 10 and not {*result.protocol["judged"]} & {*chose}
-    assert [list(document.ids) for document in result.documents] == judges
+    assert [list(document.ids) for document in result.comparison.documents] == judges
     assert sum(map(len, fed)) == result.search.spent <= BUDGET["budget_tokens"]
     assert not any(ids[:64] == window[:64] for ids in fed for window in judges)
     assert result.search.checks[0].point == result.search.learned.space.start
@@ -112,6 +112,15 @@ def test_a_model_whose_tables_follow_the_length_is_measured_as_it_is_at_each():
 def test_a_search_that_was_stopped_finds_the_same_bit_for_bit(found, tmp_path, monkeypatch):
     file = check_resumed(lambda out: search(llama(), TEXT, 128, out=out, **BUDGET), found, 4, tmp_path, monkeypatch)
     assert ropescale.schedules.specs.parse(str(file)).build() == found.schedule
+
+
+def test_a_search_on_a_patched_model_is_that_of_the_model_before_its_patch(found, folder, tmp_path, monkeypatch):
+    out = shutil.copytree(folder, tmp_path / "again") / "factors.json"
+    fed, model = record_fed(monkeypatch), llama()
+    with ropescale.patch(model, "linear:factor=3"):
+        again = search(model, TEXT, 128, out=out, **BUDGET)
+    assert again.comparison.rows == found.comparison.rows and not fed  # every step was kept
+    assert again.model["config_sha256"] == found.model["config_sha256"]
 
 
 def test_weights_that_are_not_finite_stop_it_and_nothing_is_stored(tmp_path):
@@ -178,7 +187,7 @@ def test_the_least_budget_that_is_named_is_accepted_and_one_token_less_is_not(te
 def test_texts_are_encoded_and_begin_with_bos():
     text = ["abcdefgh " * 40, "ijkl mnop " * 40, "qrst " * 80]
     result = search(llama(vocab_size=300), text, 128, tokenizer=byte_tokenizer(), **BUDGET)
-    assert result.bos and len(result.documents[0].ids) == 127
+    assert result.comparison.bos and len(result.comparison.documents[0].ids) == 127
 
 
 def test_whole_documents_are_held_out_and_of_a_single_one_the_end():
@@ -221,7 +230,11 @@ def test_the_run_holds_the_losses_of_the_search_and_what_each_pair_is_divided_by
 def test_the_progress_says_the_loss_of_the_step_and_on_held_out_text(capsys, monkeypatch):
     monkeypatch.setattr(progress, "EVERY", 0.0)
     told = search(llama(), TEXT, 128, progress=True, **BUDGET).search
-    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("search: gradient: ")]
+    printed = capsys.readouterr().err.splitlines()
+    lines = [line for line in printed if line.startswith("search: gradient: ")]
+    assert "a verdict needs 16 documents of 128 tokens, and there are 12;" in " ".join(
+        printed[: printed.index(lines[0])]
+    )
     first, best = told.checks[0].loss, min(check.loss for check in told.checks)
     assert f"loss {first:.4f} held out" in lines[0]
     last = f"loss {told.steps[-1].loss:.4f} (held out {first:.4f} at first, {best:.4f} at best)"

@@ -60,7 +60,7 @@ def check_resumed(search: Callable[[Path], Any], found: Any, steps: int, tmp_pat
     resumed = search(file)
     whole, again = found.search, resumed.search
     assert (again.checks, again.steps, again.spent) == (whole.checks, whole.steps, whole.spent)
-    assert resumed.rows == found.rows
+    assert resumed.comparison.rows == found.comparison.rows
     done = sorted([*whole.checks, *whole.steps], key=lambda trial: trial.spent)[:steps]
     assert sum(map(len, fed)) == whole.spent - max((trial.spent for trial in done), default=0)
     return file
