@@ -143,12 +143,10 @@ class Store:
     @property
     def is_empty(self) -> bool:
         """Whether this process's file has no records."""
-        if self._path is None:
+        if self._path is None or not self._path.exists():
             return True
-        if self._path not in self._open:
-            return not _has_records(self._path)
-        with _translated(self._path.parent):  # another connection would not see what is not committed yet
-            return self._open[self._path].execute("SELECT 1 FROM records LIMIT 1").fetchone() is None
+        with _translated(self.folder):
+            return self._connected(self._path).execute("SELECT 1 FROM records LIMIT 1").fetchone() is None
 
     def records(self, key: str) -> Iterator[tuple[int, bytes]]:
         """Yields the number and content of every intact record with this key, file by file."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Protocol
 
 from ...errors import DataError
 from ..facts import ModelFacts
 from ..progress import Notes
-from ..scoring.batches import Arrays, Batch, Feed
+from ..scoring.batches import Applied, Arrays, Batch, Feed
 from ..store import Facts
 
 if TYPE_CHECKING:
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from ..data.documents import Document
     from ..data.questions import Prompt
     from .tables import HeldTables, WithTables
-
-Applied = Callable[[], AbstractContextManager[object]]
-"""A function that returns a context manager in which a variant's tables are live."""
 
 
 class ScoresBatches(Protocol):

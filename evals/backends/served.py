@@ -24,10 +24,10 @@ from ..data.documents import Document
 from ..data.questions import Prompt
 from ..facts import AS_IS, ModelFacts
 from ..progress import Notes
-from ..scoring.batches import Arrays, Batch, Feed
+from ..scoring.batches import Applied, Arrays, Batch, Feed
 from ..store import key_of
 from .answering import joined
-from .base import Applied, Backend
+from .base import Backend
 from .engines import Asked, Generating, Scoring
 from .server import UNNAMED, Server, served_schedule
 from .tables import HeldTables, WithTables

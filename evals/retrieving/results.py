@@ -12,11 +12,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-
 from ...output.formatting import escaped
 from ..checking import Count, Length, Share
-from ..data.questions import Prompt
 from ..metrics.base import Metric, Picture
 from ..metrics.cells import SENTENCE, change_cell, interval_cell, table
 from ..metrics.verdicts import effect, together, too_few
@@ -38,8 +35,6 @@ from .prompts import DIGITS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from ..backends.answering import Scores
 
 RULER = 0.856
 """RULER's threshold for an effective length: the score of Llama-2-7B-chat at 4,096 tokens (arXiv:2404.06654)."""
@@ -94,31 +89,6 @@ class Answer:
     score: float
     nll: float
     generated: str | None
-
-
-def answer_of(schedule: str, length: int, number: int, prompt: Prompt, scores: Scores, written: str) -> Answer:
-    """Returns the answer to a prompt.
-
-    Args:
-        scores: the scores of the tokens of its answers.
-        written: the generated text, which determines the score of a prompt with generation.
-    """
-    (nll, first), asked = scores, prompt.generation
-    correct = bool(first.all())
-    return Answer(
-        schedule=schedule,
-        length=length,
-        task=prompt.task,
-        depth=prompt.depth,
-        prompt=number,
-        position=prompt.position,
-        answer="; ".join(question.answer for question in prompt.questions),
-        tokens=prompt.answer_tokens,
-        correct=correct,
-        score=float(correct) if asked is None else share_found(written, asked.answers, asked.any_of),
-        nll=float(nll.sum(dtype=np.float64)),
-        generated=None if asked is None else written,
-    )
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from ..scoring.batches import Arrays, Batch, BatchPlan, Form
 from ..statistics.intervals import PERCENT
 from ..store import Store
 from .prompt_set import RetrievalOptions, RetrievalPrompts, prompts_sha256
-from .results import Answer, Retrieval, answer_of
+from .results import Answer, Retrieval, share_found
 
 ANSWERING = 3
 """The version of answering. It is increased when the same model and prompts would give different answers, so that
@@ -127,10 +127,25 @@ class RetrievalRun:
                 for number, ids in zip(batch.feeds, arrays["ids"], strict=True):
                     prompt = prompts[number]
                     own = slice(start, start + prompt.answer_tokens)
-                    start = own.stop
-                    written = str(decode(ids[ids != NO_TOKEN].tolist(), skip_special_tokens=True))
-                    scores = arrays["nll"][own], arrays["first"][own]
-                    answers[number] = answer_of(job.label, length, number, prompt, scores, written)
+                    start, correct = own.stop, bool(arrays["first"][own].all())
+                    score, written = float(correct), None
+                    if asked := prompt.generation:
+                        written = str(decode(ids[ids != NO_TOKEN].tolist(), skip_special_tokens=True))
+                        score = share_found(written, asked.answers, asked.any_of)
+                    answers[number] = Answer(
+                        schedule=job.label,
+                        length=length,
+                        task=prompt.task,
+                        depth=prompt.depth,
+                        prompt=number,
+                        position=prompt.position,
+                        answer="; ".join(question.answer for question in prompt.questions),
+                        tokens=prompt.answer_tokens,
+                        correct=correct,
+                        score=score,
+                        nll=float(arrays["nll"][own].sum(dtype=np.float64)),
+                        generated=written,
+                    )
             self.answers += [answers[number] for number in sorted(answers)]
             self.tables[job.label, length] = job.tables.table_sha256
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -20,6 +21,9 @@ import numpy as np
 from ..data.windows import Window, prefix, sliding
 
 F = TypeVar("F")
+
+Applied = Callable[[], AbstractContextManager[object]]
+"""A function that returns a context manager in which a variant's tables are live."""
 
 Arrays = Mapping[str, np.ndarray]
 """The numbers of a batch by name, each array with its own dtype and shape.

@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import gc
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from typing import TypeVar
 
 import numpy as np
@@ -19,12 +18,9 @@ import torch
 
 from ...errors import RunError
 from ..data.documents import Document
-from .batches import Arrays, Batch, Feed
+from .batches import Applied, Arrays, Batch, Feed
 from .memory import LEAST_CHUNK, MOST_CHUNK, chunk_for, is_out_of_memory, position_bytes, release
 from .scorer import Scorer, not_finite
-
-Applied = Callable[[], AbstractContextManager[object]]
-"""A function that returns a context manager in which a variant's tables are live."""
 
 T = TypeVar("T")
 

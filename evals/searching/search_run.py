@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from ...errors import RunError
 from ...models import patching
 from ...models.rotary_modules import evaluating
 from ...schedules import Yarn
@@ -33,7 +32,7 @@ from .results import SearchResult, specs_of
 from .search_space import Learned, space_of
 from .windows import ENOUGH, SearchData
 
-SEARCHING = 3
+SEARCHING = 4
 """The version of searching. It is increased when the same inputs would give different numbers, so that stored steps of
 earlier versions are not used."""
 
@@ -97,7 +96,8 @@ class SearchRun:
         if steps.kept:
             self.notes.tell(f"resuming: {len(steps.kept)} steps are kept")
         evaluator = Evaluator(self.learner, self.live, self.space, group)
-        samples, choosing = self.data.learned(self.trained), self.data.choosing(self.trained)
+        parts = self.data.split
+        samples, choosing = (self.data.weighted(part, self.trained) for part in (parts.learned, parts.held_out))
         shown = self.notes.shown and group.world.leads
         try:
             with (
@@ -117,13 +117,8 @@ class SearchRun:
 
     @cached_property
     def learned(self) -> Learned:
-        """The found schedule.
-
-        Raises:
-            RunError: the search was interrupted.
-        """
-        if self.found is None:
-            raise RunError("the search was stopped before its end; repeat the call to continue")
+        """The found schedule, at the end of the search."""
+        assert self.found is not None
         return Learned(self.plan, self.space, self.found.point)
 
     @property
@@ -145,11 +140,7 @@ class SearchRun:
         return {**known, "data": self.data.data, "protocol": {**known["protocol"], **self._protocol}}
 
     def result(self) -> SearchResult:
-        """Returns the finished search.
-
-        Raises:
-            RunError: the search was interrupted.
-        """
+        """Returns the finished search."""
         learned, measured = self.learned, self.comparison.result()
         assert self.trials is not None and self.found is not None
         search = Search(

@@ -56,29 +56,17 @@ ENOUGH = 16
 """The smallest number of documents of which some are used only to judge."""
 
 
-Span = tuple[int, int, float]
-"""Positions ``start`` to ``stop`` (half-open), and the weight of each token's loss there."""
-
-
 @dataclass(frozen=True)
 class WeightedWindow:
     """A window of tokens, and the weights of its losses.
 
     Attributes:
         ids: the token ids, including BOS, int64 [positions].
-        spans: the positions whose losses have a weight; all other losses have weight 0.
+        weights: the weight of each scored token, float64 [positions - 1].
     """
 
     ids: torch.Tensor
-    spans: Sequence[Span]
-
-    @property
-    def weights(self) -> torch.Tensor:
-        """The weight of each scored token, float64 [positions - 1]."""
-        weights = torch.zeros(len(self.ids), dtype=torch.float64)
-        for start, stop, weight in self.spans:
-            weights[start:stop] = weight
-        return weights[1:]  # the first position is not scored
+    weights: torch.Tensor
 
 
 def tokens_in(windows: Iterable[WeightedWindow]) -> int:
@@ -127,13 +115,11 @@ class Split:
     Attributes:
         learned: the windows to learn from, in random order.
         held_out: the selection windows, sorted.
-        documents: the number of selection documents; 0 if there is only one document.
         judges: the judging windows, sorted, one per document; empty if there are too few documents.
     """
 
     learned: tuple[int, ...]
     held_out: tuple[int, ...]
-    documents: int
     judges: tuple[int, ...] = ()
 
 
@@ -159,7 +145,7 @@ def split(windows: Sequence[int], held_out: int, seed: int, judged: bool = True)
     apart = [list(range(first, stop)) for first, stop in pairwise([0, *accumulate(windows)])]
     judges: list[list[int]] = []
     if len(apart) == 1:  # hold out at most a quarter of the only document
-        (learned,), documents = apart, 0
+        [learned] = apart
         start = len(learned) - min(held_out, max(1, len(learned) // HELD_DOCUMENTS))
         learned, kept = learned[:start], learned[start:]
     else:
@@ -172,7 +158,7 @@ def split(windows: Sequence[int], held_out: int, seed: int, judged: bool = True)
         kept = [window for window in in_turn if window is not None][:held_out]
         learned = list(chain.from_iterable(apart[documents:]))
     rng.shuffle(learned)
-    return Split(tuple(learned), tuple(sorted(kept)), documents, tuple(sorted(first for first, *_ in judges)))
+    return Split(tuple(learned), tuple(sorted(kept)), tuple(sorted(first for first, *_ in judges)))
 
 
 class SearchData:
@@ -198,21 +184,21 @@ class SearchData:
         self.chosen_by, self.judged_by = (
             [corpus.documents[number].name for number in part] for part in (parts.held_out, parts.judges)
         )
-        whole = f"{parts.documents} documents" if parts.documents else "the end of the only document"
         self.about = f"windows of {self.target:,}: {len(parts.learned)} to learn from, {len(parts.held_out)} to choose "
-        self.about += f"by ({whole})"
-        if parts.judges:
-            self.about += f", {len(parts.judges)} to judge by (one per document)"
+        self.about += f"by, {len(parts.judges)} others to judge by"
         self.judges = corpus.part(parts.judges or parts.held_out, corpus.lengths)
         self.data: DataFacts = {name: corpus.facts[name] for name in ("source", "sha256", "skipped")}
         self.data |= {name: self.judges.facts[name] for name in ("documents", "windows", "tokens")}
         self.facts: Facts = {"text": corpus.sha256, "tokens": tokens_sha256(corpus.documents), "bos": corpus.bos}
 
-    def learned(self, trained: int) -> list[WeightedWindow]:
-        return [self._weighted(number, trained) for number in self.split.learned]
-
-    def choosing(self, trained: int) -> list[WeightedWindow]:
-        return [self._weighted(number, trained) for number in self.split.held_out]
+    def weighted(self, numbers: Iterable[int], trained: int) -> list[WeightedWindow]:
+        """Returns windows by their numbers in the corpus; the weights of each sum to 1."""
+        weights = torch.ones(self.target - 1, dtype=torch.float64)
+        weights[: trained - 1] = self.within
+        weights /= weights.sum()
+        first = [] if self.corpus.bos is None else [self.corpus.bos]
+        rows = (self.corpus.documents[number].ids[: self.target - len(first)] for number in numbers)
+        return [WeightedWindow(torch.tensor([*first, *ids]), weights) for ids in rows]
 
     def comparison(self, backend: Backend, schedules: Schedules, lengths: Sequence[int], about: Facts) -> PerplexityRun:
         """Returns the measurement of schedules on the judging windows.
@@ -224,13 +210,6 @@ class SearchData:
         reading = replace(self.judges.options, batch_tokens=self.target)
         corpus = self.judges.part(range(len(self.judges.documents)), lengths, reading)
         return PerplexityRun(backend, corpus, schedules, Part("the found schedule", about, self.budget.most))
-
-    def _weighted(self, number: int, trained: int) -> WeightedWindow:
-        whole = self.within * (trained - 1) + self.target - trained
-        spans = [(1, trained, self.within / whole), (trained, self.target, 1 / whole)]
-        first = [] if self.corpus.bos is None else [self.corpus.bos]
-        ids = torch.tensor([*first, *self.corpus.documents[number].ids[: self.target - len(first)]])
-        return WeightedWindow(ids, spans)
 
 
 def feed_text(

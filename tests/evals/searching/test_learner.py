@@ -18,7 +18,7 @@ from ropescale.planning.plan import make_plan
 from ropescale.request import Request
 
 IDS = torch.randint(VOCABULARY, (96,), generator=torch.Generator().manual_seed(3))
-WINDOW = WeightedWindow(IDS, [(1, 64, 2 / 158), (64, 96, 1 / 158)])
+WINDOW = WeightedWindow(IDS, torch.tensor([2 / 158] * 63 + [1 / 158] * 32, dtype=torch.float64))
 
 
 def prepared(model, layers="full"):

@@ -63,7 +63,7 @@ def measure(model: LlamaForCausalLM, length: int, plain: bool = True) -> tuple[f
     plan = plan_of_start(model.config.to_dict(), target, options.patching)
     live, space, learner = LiveTables(model, plan), space_of(plan, target, options), Learner(model)
     ids = torch.randint(1000, (length,), generator=torch.Generator().manual_seed(0))
-    window = WeightedWindow(ids, [(1, length, 1 / (length - 1))])
+    window = WeightedWindow(ids, torch.full((length - 1,), 1 / (length - 1), dtype=torch.float64))
 
     def whole() -> None:
         with torch.inference_mode():
