@@ -17,6 +17,7 @@ HELPERS = TESTS / "helpers"
 sys.path[:0] = [
     str(HELPERS),
     str(TESTS / "tools"),
+    str(TESTS.parent / "docs" / "examples"),
     *(str(HELPERS / name) for name in ("engines", "model_coverage", "runs", "scripts", "trainings")),
 ]
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from training_parts import MixedWindows, PoseWindows, chunked_loss, pack  # the file beside this one
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -27,7 +28,6 @@ from transformers import (
 from transformers.trainer_utils import get_last_checkpoint
 
 import ropescale
-from ropescale.evals.training import MixedWindows, PoseWindows, chunked_loss, pack
 
 
 def with_lora(model: Any, rank: int = 8) -> Any:

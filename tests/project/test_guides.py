@@ -19,12 +19,12 @@ import tiny
 import torch
 from gguf_models import write_gguf
 from readme_blocks import FENCED, blocks_in, blocks_of, furnish, run_python, run_shell
+from training_parts import pack
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Trainer, TrainingArguments
 
 from ropescale import TrainingCallback
 from ropescale.cli.main import COMMANDS, group, main
 from ropescale.evals.reference import held_out_documents
-from ropescale.evals.training import pack
 from ropescale.schedules import lookup, names, parse
 
 ROOT = Path(__file__).parents[2]

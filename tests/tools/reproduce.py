@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,7 +25,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, Trainer, TrainingA
 import ropescale
 from ropescale.evals import Result
 from ropescale.evals.reference import CHECKPOINT, FOUND, held_out_documents, save_taught
-from ropescale.evals.training import MixedWindows, chunked_loss, pack
+
+sys.path.append(str(Path(__file__).parents[2] / "docs" / "examples"))
+from training_parts import MixedWindows, chunked_loss, pack
 
 TRAINED, TARGET, BEYOND = 256, 2048, 4096
 STEPS, SHORT = 400, 200

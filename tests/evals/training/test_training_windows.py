@@ -1,4 +1,4 @@
-"""Windows for training (packed, mixed, PoSE), and the loss that is computed block by block."""
+"""The parts of the example of a training: windows (packed, mixed, PoSE), and the loss computed block by block."""
 
 from collections import Counter
 
@@ -6,10 +6,7 @@ import peft
 import pytest
 import tiny
 import torch
-
-from ropescale.errors import DataError
-from ropescale.evals.training.collators import MixedWindows, PoseWindows, pack
-from ropescale.evals.training.losses import chunked_loss
+from training_parts import MixedWindows, PoseWindows, chunked_loss, pack
 
 BOS, EOS = 250, 251
 
@@ -68,7 +65,7 @@ def test_a_share_of_the_batches_is_cut_and_the_same_batch_always_alike():
     ],
 )
 def test_windows_that_cannot_be_are_refused(made, said):
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(ValueError, match=said):
         made()
 
 
