@@ -20,7 +20,6 @@ from ..metrics.verdicts import effect, together, too_few
 from ..results.saving import Saved, csv_file
 from ..statistics.intervals import (
     LEAST_DOCUMENTS,
-    LEVEL,
     PERCENT,
     Average,
     Estimate,
@@ -128,18 +127,16 @@ class AccuracyRow:
 
 @dataclass(frozen=True)
 class PairedAnswersRow:
-    """The change of the answer NLL against the baseline, on the same prompts of one length, and of one task or of all
-    tasks (None).
+    """The change of the answer NLL against the baseline, on the same prompts of one length.
 
     ``delta_nll`` is the mean NLL of the schedule minus that of the baseline, in nats. The intervals over ``prompts``
-    hold for all ``comparisons`` of a length and task together, one per schedule. There is none with too few prompts for
-    a conclusion.
+    hold for all ``comparisons`` of a length together, one per schedule. There is none with too few prompts for a
+    conclusion.
     """
 
     schedule: str
     baseline: str
     length: Length
-    task: str | None
     prompts: Count
     comparisons: Count
     delta_nll: float
@@ -233,24 +230,23 @@ class PairedLoss(Metric["Retrieval", PairedAnswersRow]):
     row, key = PairedAnswersRow, "paired"
 
     def reduce(self, stored: Retrieval) -> list[PairedAnswersRow]:
-        """Returns one row for each schedule except the baseline and each length that both have, and one per task."""
-        found = {
-            (schedule, length, task): prompts
+        """Returns one row for each schedule except the baseline and each length that both have."""
+        baseline = stored.baseline
+        found = [
+            (schedule, length)
             for schedule, length in stored.tables
-            if schedule != stored.baseline and (stored.baseline, length) in stored.tables
-            for task in (None, *stored.tasks)
-            if (prompts := sum(task in (None, answer.task) for answer in stored.by_length[schedule, length]))
-        }
-        comparisons, rows = len({schedule for schedule, _, _ in found}), []
-        for (schedule, length, task), prompts in found.items():
-            nll = stored.paired_change(schedule, stored.baseline, length, task, familywise(comparisons))
-            place = (schedule, stored.baseline, length, task, prompts, comparisons)
-            rows.append(PairedAnswersRow(*place, nll.mean, nll.low, nll.high))
+            if schedule != baseline and (baseline, length) in stored.tables
+        ]
+        comparisons, rows = len({schedule for schedule, _ in found}), []
+        for schedule, length in found:
+            nll, prompts = stored.change(schedule, length, comparisons), len(stored.by_length[schedule, length])
+            figures = (prompts, comparisons, nll.mean, nll.low, nll.high)
+            rows.append(PairedAnswersRow(schedule, baseline, length, *figures))
         return rows
 
     def to_markdown(self, stored: Retrieval) -> list[str]:
         """Returns a table of the changes."""
-        rows = [row for row in self.rows(stored) if row.task is None]
+        rows = self.rows(stored)
         cells = {
             (row.schedule, row.length): change_cell(Estimate(row.delta_nll, row.low, row.high), SENTENCE)
             for row in rows
@@ -359,14 +355,12 @@ class Retrieval(Saved):
         """The effective length of every schedule."""
         return EFFECTIVE.rows(self)
 
-    def paired_change(
-        self, schedule: str, baseline: str, length: int, task: str | None = None, level: float = LEVEL
-    ) -> Average:
-        """Returns the answer NLL of a schedule minus that of a baseline, on the same prompts of ``task``, or of all
-        tasks."""
-        ours, theirs = self.by_length[schedule, length], self.by_length[baseline, length]
-        pairs = [pair for pair in zip(ours, theirs, strict=True) if task in (None, pair[0].task)]
-        return average([one.nll - base.nll for one, base in pairs], [1] * len(pairs), level)
+    def change(self, schedule: str, length: int, comparisons: int) -> Average:
+        """Returns the answer NLL of a schedule minus that of the baseline, on the same prompts; the intervals of this
+        many comparisons hold together."""
+        pairs = zip(self.by_length[schedule, length], self.by_length[self.baseline, length], strict=True)
+        changes = [one.nll - base.nll for one, base in pairs]
+        return average(changes, [1] * len(changes), familywise(comparisons))
 
     @property
     def schedules(self) -> list[str]:
@@ -448,12 +442,12 @@ class Retrieval(Saved):
     def sentences(self) -> list[str]:
         """Describes the accuracies, and the largest decrease of the answers' loss at the longest length."""
         said = answered(self.rows, self.short_names)
-        rows = [row for row in self.paired if row.length == self.lengths[-1] and row.task is None]
+        longest = self.lengths[-1]
+        rows = [row for row in self.paired if row.length == longest]
         if not rows:
             return said
-        few, longest = too_few(rows[0].prompts, "prompts"), self.lengths[-1]
-        level = familywise(rows[0].comparisons)
-        changes = {row.schedule: self.paired_change(row.schedule, self.baseline, longest, level=level) for row in rows}
+        few = too_few(rows[0].prompts, "prompts")
+        changes = {row.schedule: self.change(row.schedule, longest, row.comparisons) for row in rows}
         label = min(changes, key=lambda label: (changes[label].sign != -1, changes[label].mean))
         where = f"at {longest:,} tokens"
         made = f"{self.markdown_name(label)} {effect(changes[label], 'gains', 'costs', where, few, 'nats per answer')}"

@@ -73,9 +73,15 @@ class Scorer:
         Raises:
             RunError: the logits are not finite, because a weight is not finite.
         """
+        if self.split:
+            self.split = self._splits(ids)
         if not self.split:
-            LOG.warning("%s has no separate trunk; scoring needs its full logits", type(self.model).__name__)
-            return
+            LOG.warning(
+                "the head of %s cannot run separately; scoring needs its full logits", type(self.model).__name__
+            )
+
+    def _splits(self, ids: torch.Tensor) -> bool:
+        """Returns whether the logits are the same if the head runs separately."""
         probe = ids[:_PROBE].to(self.device)[None]
         own = self.model(input_ids=probe, use_cache=False).logits.float()
         if not bool(own.isfinite().all()) and (broken := broken_weight(self.model)):
@@ -83,12 +89,7 @@ class Scorer:
         output = self._run_trunk(probe)
         half = max(1, probe.shape[1] // 2)
         blocks = [self._head(output, probe, part) for part in (slice(0, half), slice(half, None))]
-        self.split = agree(torch.cat(blocks, dim=1), own, output.last_hidden_state.dtype)
-        if not self.split:
-            LOG.warning(
-                "%s computes different logits if its head runs separately; scoring needs its full logits",
-                type(self.model).__name__,
-            )
+        return agree(torch.cat(blocks, dim=1), own, output.last_hidden_state.dtype)
 
     def score(self, ids: torch.Tensor, chunk: int | None = None) -> torch.Tensor:
         """Returns the NLL in nats of every position except the first, given the previous ones.

@@ -11,7 +11,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...engines import ENGINES, deviations
-from ...engines.advice import engine_warnings
 from ...engines.exported import applied_options, patch_command
 from ...errors import CheckpointError
 from ...files import local_path, writable_file, write_checked
@@ -75,10 +74,8 @@ class Finding(Metric["SearchResult", FoundRow]):
         return [FoundRow(search.spec, search.spent, said, figures, stored.comparison_tokens)]
 
     def to_markdown(self, stored: SearchResult) -> list[str]:
-        """Returns the conclusion, the commands to use the schedule, and remarks."""
-        commands = [code_span(each) for each in stored.commands]
-        remarks = "\n".join(f"* {escaped(each)}".replace("\\`", "`") for each in stored.remarks)  # backticks mark code
-        return [self.rows(stored)[0].verdict, *commands, *([remarks] if remarks else [])]
+        """Returns the conclusion, and the commands to use the schedule; `patch` warns of engines that differ."""
+        return [self.rows(stored)[0].verdict, *map(code_span, stored.commands)]
 
 
 class History(Metric["SearchResult", HistoryRow]):
@@ -226,11 +223,6 @@ class SearchResult(Saved):
         named = self.search.spec if self.search.file is None else str(self.search.file)
         return commands(self.model["path"], named, plan, engine)
 
-    @property
-    def remarks(self) -> list[str]:
-        """Remarks on engines that compute other values."""
-        return engine_warnings(self.search.learned.found_plan)
-
     def sentences(self) -> list[str]:
         """Compares the searched schedule with the baselines."""
         return sentences_of(FINDING.rows(self)[0].verdict)
@@ -250,28 +242,21 @@ class SearchResult(Saved):
 
     def rests_on(self) -> str:
         """Describes the fed tokens, the selection data and the judging data."""
-        target = self.protocol["target_length"]
-        return f"Searched with {self.search.spent:,} tokens in pieces of {target:,}. {self._judged}."
+        p, source = self.protocol, escaped(self.data["source"])
+        said = f"Searched with {self.search.spent:,} tokens in pieces of {p['target_length']:,}. "
+        said += f"{len(p['held_out'])} pieces of {source} chose among {len(self.search.checks)} schedules"
+        if not p["judged"]:
+            return f"{said} and also measured the table, so the table is too favourable."
+        simultaneous = f"{PERCENT} intervals, wide enough to hold for the whole table at once"
+        return f"{said}, {len(p['judged'])} others measured the table. {simultaneous}."
 
     def protocol_line(self) -> str:
         """Describes the protocol of the search in sentences."""
         p, start = self.protocol, escaped(self.search.start)
-        pieces = f"pieces of {p['target_length']:,}"
         return (
-            f"Searched by {p['method']} over {p['numbers']} numbers from {start}, weights frozen: "
-            f"{self.search.spent:,} tokens in {pieces}, and {self.comparison_tokens:,} more to measure it, "
-            f"seed {p['seed']}. {self._judged}."
+            f"{self.rests_on()} By {p['method']} over {p['numbers']} numbers from {start}, weights frozen, seed "
+            f"{p['seed']}; {self.comparison_tokens:,} more tokens measured it."
         )
-
-    @property
-    def _judged(self) -> str:
-        """Describes the selection data, the judging data, and the level of the intervals."""
-        p, source = self.protocol, escaped(self.data["source"])
-        chose = f"{len(p['held_out'])} pieces of {source} chose among {len(self.search.checks)} schedules"
-        if not p["judged"]:
-            return f"{chose} and also measured the table, so the table is too favourable"
-        simultaneous = f"{PERCENT} intervals, wide enough to hold for the whole table at once"
-        return f"{chose}, {len(p['judged'])} others measured the table. {simultaneous}"
 
     def _summary(self) -> str:
         method = f"{self.protocol['method']}, {self.search.spent:,} tokens"
