@@ -35,9 +35,6 @@ T = TypeVar("T")
 PASSKEY = "passkey"
 """The task name of generated prompts."""
 
-LONGER = "use a longer length"
-
-
 WORDS: dict[str, Any] = json.loads(Path(__file__).with_name("words.json").read_text(encoding="utf-8"))
 """The forms of sentences, their slots, and the words of each kind. The words contain no digits, so that no sentence can
 contain a key."""
@@ -136,7 +133,7 @@ class _Maker:
         if room < 1:
             raise DataError(
                 f"length {length:,} is too short for {PASSKEY}: the key and the question take {length - room + 1:,} "
-                f"tokens with this tokenizer; {LONGER}"
+                f"tokens with this tokenizer; use a longer length"
             )
         fragment, *sentences = self._filling(dice, room)
         ends = [0, *accumulate(map(len, sentences))]

@@ -190,7 +190,8 @@ class Accuracy(Metric["Retrieval", AccuracyRow]):
 
     def reduce(self, stored: Retrieval) -> list[AccuracyRow]:
         """Returns for each schedule and length one row over all prompts, and one for each depth or task."""
-        parts = [(None, None), *((None, depth) for depth in stored.depths), *((task, None) for task in stored.tasks)]
+        depths = sorted({answer.depth for answer in stored.answers if answer.depth is not None})
+        parts = [(None, None), *((None, depth) for depth in depths), *((task, None) for task in stored.tasks)]
         found = (_accuracy(stored, *key, *part) for key in stored.tables for part in parts)
         return [row for row in found if row is not None]
 
@@ -371,11 +372,6 @@ class Retrieval(Saved):
     def lengths(self) -> list[int]:
         """The lengths, ascending."""
         return sorted({length for _, length in self.tables})
-
-    @property
-    def depths(self) -> list[float]:
-        """The depths, ascending; empty for prompts from files."""
-        return sorted({answer.depth for answer in self.answers if answer.depth is not None})
 
     @property
     def is_from_file(self) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...output.plotting import COLOURS, in_style
-from ..facts import AS_IS, TRUNCATION
+from ..facts import TRUNCATION
 from ..metrics.cells import percent
 from ..statistics.intervals import Estimate
 from .search_space import Learned, Point
@@ -117,9 +117,7 @@ def _draw_losses(axes: Axes, trials: Sequence[Trial], style: str, colour: str, *
 _STANDINGS = {-1: "better than", 0: "undecided against", 1: "worse than"}
 
 
-def verdict(
-    changes: Mapping[str, Estimate], lengths: Sequence[int], judges: int, unmoved: bool, short: str = ""
-) -> str:
+def verdict(changes: Mapping[str, Estimate], lengths: Sequence[int], judges: int, unmoved: bool) -> str:
     """Compares the searched schedule with the baselines, and recommends one.
 
     Args:
@@ -127,7 +125,6 @@ def verdict(
         lengths: the measured lengths, from the trained length to the target.
         judges: the number of documents.
         unmoved: whether no check was better than the start.
-        short: the perplexities within the trained length.
     """
     (start, over), *others = changes.items()
     at = f"at {lengths[-1]:,} tokens"
@@ -139,8 +136,7 @@ def verdict(
         if change.sign is None:
             return f"{figure} against {name}"
         cut = f" to the last {lengths[0]:,} tokens" if name == TRUNCATION else ""
-        cost = f" ({short})" if name == AS_IS and short and not unmoved else ""
-        return f"{_STANDINGS[change.sign]} {name}{cut}{remark}: {figure}{cost}"
+        return f"{_STANDINGS[change.sign]} {name}{cut}{remark}: {figure}"
 
     if over.sign is None:
         shown = ", ".join(standing(*each) for each in (others if unmoved else changes.items()))

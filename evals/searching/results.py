@@ -68,8 +68,8 @@ class Finding(Metric["SearchResult", FoundRow]):
     def reduce(self, stored: SearchResult) -> list[FoundRow]:
         """Returns a single row."""
         search, measured, changes = stored.search, stored.comparison, stored.changes()
-        unmoved, short = search.found.point == search.checks[0].point, stored.short_perplexities()
-        said = worse_than_a_guess(measured) or verdict(changes, measured.lengths, measured.texts, unmoved, short)
+        unmoved = search.found.point == search.checks[0].point
+        said = worse_than_a_guess(measured) or verdict(changes, measured.lengths, measured.texts, unmoved)
         figures = {name: [change.mean, change.low, change.high] for name, change in changes.items()}
         return [FoundRow(search.spec, search.spent, said, figures, stored.comparison_tokens)]
 
@@ -139,12 +139,6 @@ class SearchResult(Saved):
     def comparison_tokens(self) -> int:
         """The number of tokens that the comparison fed, in addition to those of the search."""
         return sum(each["positions"] for each in self.comparison.cost)  # type: ignore[misc]
-
-    def short_perplexities(self) -> str:
-        """Formats the perplexities of the found schedule and the unchanged model within the trained length."""
-        short = self.comparison.lengths[0]
-        found, own = (digits(self._perplexities[name][str(short)], 4) for name in (self.named(self.label), AS_IS))
-        return f"at {short:,} tokens: {found}, {AS_IS} {own}"
 
     @property
     def _perplexities(self) -> dict[str, dict[str, float]]:
