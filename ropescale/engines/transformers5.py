@@ -8,13 +8,17 @@ from ..configs.class_defaults import ALL_LAYERS
 from .base import Command, Difference, Engine, How, Layers, Serving
 from .model_code import is_in_transformers
 
+_READ_AS_DEEPSEEK_V3 = ("kimi_k25", "kimi_k2")
+"""A model and its language model, whose type the model's class replaces (Kimi_K25Config)."""
+
 _CAME_WITH_5_21 = ("dots3_note_text", "lfm3")
 """Model types with a table per layer type that were added with transformers 5.21."""
 
 
 def is_foreign(layers: Layers) -> bool:
     """Whether transformers has no code for the model."""
-    return not is_in_transformers(layers.model_type)
+    is_read = (layers.whole_type, layers.model_type) == _READ_AS_DEEPSEEK_V3
+    return not is_read and not is_in_transformers(layers.model_type)
 
 
 def foreign_code(layers: Layers) -> str:

@@ -311,6 +311,11 @@ def test_eval_measures_the_adapter_on_its_base(adapter_once, source, tmp_path, r
     moved = renamed(adapter_once, tmp_path / "moved", source)
     told = ran("eval", moved, "--data", text, *lengths)
     assert "was trained with yarn:factor=4" in told.err
+    assert "patch the base the same way, and name the result in adapter_config.json" in told.err
+    ran("patch", source, "-o", tmp_path / "base", "--schedule", "yarn:factor=4")
+    followed = ran("eval", renamed(moved, tmp_path / "named", tmp_path / "base"), "--data", text, *lengths)
+    assert "was trained" not in followed.err
+    assert [row["nll"] for row in json.loads(followed.out)["rows"]] == [row["nll"] for row in rows]
     assert json.loads(told.out)["rows"][1]["nll"] != pytest.approx(rows[1]["nll"], abs=1e-3)
 
 

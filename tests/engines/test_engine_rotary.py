@@ -152,7 +152,8 @@ def test_what_the_table_calls_honoured_comes_out_as_asked_and_nothing_else_does(
         config, spec = CONFIGS[name], SPECS.get(label, label)
         done, changed = told(engine, config, spec, tmp_path)
         for key in make_plan(config, spec, layers=_layers(config)).schedules:
-            honoured = all(row.field in OUTSIDE for row in done.rows if row.layers == key)
+            claims = [row for row in done.rows if row.layers == key and row.status != "not known"]  # of a model file
+            honoured = all(row.field in OUTSIDE for row in claims)
             prepared.append((name, label, key, honoured, case(engine, done, config, changed, spec, key)))
     answers, wrong = run(engine, [each[-1] for each in prepared]), []
     for (name, label, key, honoured, sent), answer in zip(prepared, answers):

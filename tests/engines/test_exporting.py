@@ -22,7 +22,7 @@ from configurations import DEEPSEEK, LLAMA, LLAMA31, in_v5, plain, write_checkpo
 from environments import environment
 from gguf_models import write_keys
 from planning import make_plan
-from rotary_modules import assert_same_tables, quiet, rotary_classes, stock_config, tables_of
+from rotary_modules import assert_same_tables, quiet, rotary_classes, stock_config, stock_tables, tables_of
 
 import ropescale
 from ropescale.cli.main import main
@@ -509,6 +509,44 @@ def test_of_a_type_that_nothing_has_it_is_not_known_what_is_computed(engine, tmp
     out, err = capsys.readouterr()
     assert NOT_KNOWN in out and "from_pretrained" in out and "honoured" not in out
     assert "it is not known what transformers" in err
+
+
+def test_a_language_model_whose_type_its_wrappers_class_replaces_is_known_to_transformers(tmp_path):
+    """Kimi K2.5, as it is published; its class reads kimi_k2 as deepseek_v3."""
+    config = {"model_type": "kimi_k25", "text_config": DEEPSEEK | {"model_type": "kimi_k2"}}
+    done = export(write_checkpoint(tmp_path, config), "transformers5", "yarn:factor=4")
+    assert (done.rows, done.how, done.error) == ([], "run", None)
+    planned = make_plan(config, "yarn:factor=4").config
+    assert_same_tables(ropescale.frequencies(config, "yarn:factor=4"), stock_tables(planned))
+
+
+@pytest.mark.parametrize(
+    ("engine", "name", "changed", "known"),
+    [
+        ("llama.cpp", "llama4_text", {"attention_chunk_size": 8192}, True),
+        ("llama.cpp", "llama4_text", {"attention_chunk_size": 4096}, False),  # llama4.cpp has 8192 written in
+        ("vllm", "qwen2", {}, True),
+        ("vllm", "qwen2", {"dual_chunk_attention_config": {"chunk_size": 1024}}, False),  # another rotary layer
+        ("sglang", "qwen2", {"dual_chunk_attention_config": {"chunk_size": 1024}}, False),
+    ],
+)
+def test_attention_in_chunks_is_claimed_only_as_the_engine_has_it(engine, name, changed, known, tmp_path):
+    done = export(write_checkpoint(tmp_path, LLAMA | {"model_type": name} | changed), engine)
+    assert (done.error is None, done.how != "not known") == (known, known)
+
+
+def test_the_length_that_patch_says_to_pass_is_the_one_of_the_command(tmp_path):
+    source = write_checkpoint(tmp_path / "source", LLAMA)
+    spec = FACTORS | {"attention_factor": 1.0}
+    done = ropescale.patch_checkpoint(source, tmp_path / "out", spec, target_length=16384)
+    [said] = [text for text in done.warnings if "--max-model-len" in text]
+    assert said.split("--max-model-len ")[1] == option(export(tmp_path / "out", "vllm"), "--max-model-len") == "16384"
+
+
+def test_a_wrapper_is_known_under_the_class_that_published_files_name(tmp_path):
+    text = LLAMA | {"model_type": "qwen3_5_text"}
+    config = {"model_type": "qwen3_5", "text_config": text, "architectures": ["Qwen3_5ForConditionalGeneration"]}
+    assert export(write_checkpoint(tmp_path, config), "vllm").error is None
 
 
 @pytest.mark.parametrize("name", "qwen2_vl qwen2_5_vl qwen3_vl glm4v paddleocr_vl deepseek_v4".split())

@@ -35,9 +35,10 @@ from ropescale.engines import transformers4
 from ropescale.schedules import LongRope, Schedule
 
 CURRENT = importlib.metadata.version("transformers")
-VERSIONS = ("4.57.1", "5.16.0", CURRENT)
-LOWEST = "5.16.0"
-"""What pyproject.toml asks for at least."""
+LOWEST, NEWEST = "5.16.0", "5.24.0"
+"""What pyproject.toml asks for at least, and the newest that is tried."""
+
+VERSIONS = ("4.57.1", LOWEST, CURRENT, NEWEST)
 
 # ---------------------------------------------------------------------------------------------------------
 # The checkpoints: configurations as they were published, with transformers 4's keys

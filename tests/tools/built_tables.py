@@ -32,7 +32,7 @@ THETA = 54321.0
 KINDS = {
     "default": f"abf:rope_theta={THETA}",
     "linear": "linear:factor=4",
-    "yarn": "yarn:factor=4",
+    "yarn": "yarn:factor=4,truncate=true",
     "llama3": "llama3:factor=4",
     "longrope": "",
     "dynamic": "dynamic:factor=4",

@@ -70,18 +70,21 @@ def generate() -> dict[str, Any]:
 
 @cache
 def architectures() -> dict[str, str]:
-    """Model type -> the class that loads it, in the installed transformers; a wrapper's class for its text type."""
+    """Model type -> the class that loads it, in the installed transformers; a wrapper's own, as on the Hub.
+
+    A text type without a class has its wrapper's, for text alone if there is one.
+    """
     from transformers import CONFIG_MAPPING
     from transformers.models.auto import modeling_auto as auto
 
+    causal, seeing = auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
     found: dict[str, str] = {}
-    for mapping in (auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES):
-        for model_type, name in mapping.items():
-            found.setdefault(model_type, name if isinstance(name, str) else name[0])
+    for model_type, name in {**causal, **seeing}.items():
+        found[model_type] = name if isinstance(name, str) else name[0]
     for model_type, name in list(found.items()):
         inner = getattr(getattr(CONFIG_MAPPING[model_type], "sub_configs", {}).get("text_config"), "model_type", "")
         if inner:
-            found.setdefault(inner, name)
+            found.setdefault(inner, causal.get(model_type, name))
     return dict(sorted(found.items()))
 
 
