@@ -49,6 +49,9 @@ LOWEST = "5.16"
 
 PATH = Path(__file__).with_suffix(".json")
 EARLIER = PATH.with_stem(f"{PATH.stem}_earlier")
+SECTIONS = PATH.with_name("class_sections.json")
+"""The sections whose rope parameters the class of another type reads, as dotted paths; generated in the same way."""
+
 ALL_LAYERS = "all"
 """The key that replaces the layer type for a model with one table for all layers."""
 FIELDS = (
@@ -124,6 +127,12 @@ def load() -> Table:
         RopescaleError: the installed version is older than :data:`LOWEST`.
     """
     return table_of(json.loads(EARLIER.read_text(encoding="utf-8")), installed())
+
+
+@cache
+def sections() -> dict[str, list[str]]:
+    """Reads the table of :data:`SECTIONS`."""
+    return json.loads(SECTIONS.read_text(encoding="utf-8"))
 
 
 def table_of(earlier: Mapping[str, Table], version: str) -> Table:

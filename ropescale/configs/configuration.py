@@ -21,6 +21,7 @@ from .finding import (
     Path,
     StatedLength,
     at,
+    dotted,
     find_section,
     lengths_in,
     originals_in,
@@ -185,6 +186,14 @@ class Configuration:
         ropes = {key: self._rope(key, parameters) for key, parameters in self.parameters.items()}
         if not ropes:
             raise ConfigError(f"no layer of this {self.model_type} rotates; nothing can be scaled")
+        outer = str(self.raw.get("model_type"))
+        read = class_defaults.sections().get(outer)
+        if read is not None and ".".join(self.path) not in read:
+            ways = " or ".join(name or "the top level" for name in read) or "no section"
+            raise ConfigError(
+                f"transformers reads the rope parameters of {outer} in {ways}, and config.json describes a language "
+                f"model in {dotted(self.path)}; nothing is read or changed"
+            )
         return ropes
 
     def default_of(self, field: str) -> object:

@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 import transformers
 from coverage_reading import REFUSALS, ways
-from generate_class_defaults import generate
+from generate_class_defaults import generate, generate_sections
 from planning import make_plan, read_back
 from refusing import one_error
 from rotary_modules import assert_same_tables, quiet, stock_config, stock_tables
@@ -19,7 +19,7 @@ from ropescale.cli.main import main
 from ropescale.configs import class_defaults
 from ropescale.configs.class_defaults import EARLIER, LOWEST, release, table_of
 from ropescale.configs.configuration import read_rope
-from ropescale.errors import ConfigError
+from ropescale.errors import ConfigError, RopescaleError
 
 TYPES = sorted(
     key for key, entry in class_defaults.load().items() if entry and "text" not in entry and key in CONFIG_MAPPING
@@ -50,6 +50,35 @@ def test_regenerating_the_table_from_the_installed_transformers_changes_nothing(
     looked_at = generated.keys() | stored.keys() if is_newest else generated  # the table has types of later versions
     different = [key for key in looked_at if generated.get(key) != stored.get(key)]
     assert not different, f"run tests/tools/generate_class_defaults.py; these changed: {different}"
+
+
+@pytest.mark.slow
+def test_keys_are_changed_only_in_a_section_that_the_class_of_the_type_reads():
+    with warnings.catch_warnings(action="ignore"):
+        found = generate_sections(class_defaults.load())
+        stored = class_defaults.sections()
+        assert {key: stored.get(key, paths) for key, paths in found.items()} == found
+        flat = {"hidden_size": 64, "num_attention_heads": 4, "vocab_size": 9, "max_position_embeddings": 128}
+        flat["rope_parameters"] = {"rope_type": "default", "rope_theta": 5000.0}
+        lost, refused = [], Counter()
+        for model_type in found:
+            for config in ({"model_type": model_type, **flat}, {"model_type": model_type, "llm_config": flat}):
+                try:
+                    plan = make_plan(config, "linear:factor=4")
+                except RopescaleError as error:
+                    refused["llm_config" in config, "transformers reads" in str(error)] += 1
+                    continue
+                try:
+                    built = CONFIG_MAPPING[model_type].from_dict(plan.config)
+                except Exception:  # the class takes no model of this size
+                    continue
+                theirs = built.get_text_config(decoder=True).rope_parameters
+                if class_defaults.is_nested(theirs):
+                    theirs = next(iter(theirs.values()))
+                if (theirs.get("factor"), theirs.get("rope_theta")) != (4.0, 5000.0):
+                    lost.append((model_type, theirs))
+    assert not lost
+    assert refused[True, True] > 500 and refused[False, True] > 400
 
 
 def test_a_version_has_the_entries_of_the_last_one_before_they_changed():

@@ -185,6 +185,8 @@ def test_flat_keys_are_read_and_written_where_the_class_reads_flat_keys(scaling,
 OWN = LLAMA | {"rope_theta": None}
 REFUSED = [
     (LLAMA | {"model_type": "deepseek_vl_v2", "language_config": LLAMA}, "in the top level and language_config"),
+    (LLAMA | {"model_type": "llava"}, "of llava in text_config, and config.json describes a language model in the top"),
+    (LLAMA | {"model_type": "clip_text_model"}, "of clip_text_model in no section"),
     ({"model_type": "brandnew", "a": LLAMA, "b": LLAMA}, "in a and b"),
     *((LLAMA | {"model_type": each}, "reads keys of its own") for each in ("chatglm", "baichuan", "qwen")),
     (OWN | {"model_type": "brandnew"}, "lacks rope_theta; its own code may compute this from other keys"),

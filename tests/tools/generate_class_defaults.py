@@ -29,6 +29,7 @@ from ropescale.configs.class_defaults import (
     FIELDS,
     PARTIAL_NAMES,
     PATH,
+    SECTIONS,
     THETA_NAMES,
     V4,
     is_nested,
@@ -81,6 +82,34 @@ def generate() -> dict[str, Json | None]:
             table[text.model_type] = entry = _entry(text)
             table[model_type] = entry if text.model_type == config.model_type else {"text": text.model_type}
     return dict(sorted(table.items()))
+
+
+def generate_sections(table: Mapping[str, object]) -> dict[str, list[str]]:
+    """Returns the dotted sections in which the class of each type outside the table reads rope parameters."""
+    from transformers import CONFIG_MAPPING
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+    found = {}
+    with _quiet():
+        for model_type in sorted(CONFIG_MAPPING_NAMES.keys() - table.keys()):
+            cls = CONFIG_MAPPING[model_type]
+            parts = {name: getattr(part, "sub_configs", {}) for name, part in getattr(cls, "sub_configs", {}).items()}
+            paths = [(), *((name,) for name in parts), *((one, two) for one, inner in parts.items() for two in inner)]
+            if _built(cls) is not None:
+                found[model_type] = [".".join(path) for path in paths if _reads(cls, path)]
+    return found
+
+
+def _reads(cls: type[PreTrainedConfig], path: tuple[str, ...]) -> bool:
+    """Whether the text model of a class declares rope parameters, and gets those of a section."""
+    fields: Json = {"rope_parameters": {"rope_type": "default", "rope_theta": 12345.0}}
+    for name in reversed(path):
+        fields = {name: fields}
+    try:
+        text = cls.from_dict(fields).get_text_config(decoder=True)
+    except Exception:  # a class that refuses reads nothing there
+        return False
+    return hasattr(type(text), "rope_parameters") and "12345.0" in str(getattr(text, "rope_parameters", None))
 
 
 @contextmanager
@@ -395,4 +424,6 @@ if __name__ == "__main__":
     if sys.argv[1:] == ["--earlier"]:
         _add(metadata.version("transformers"))
     else:
-        _write(PATH, generate())
+        table = generate()
+        _write(PATH, table)
+        _write(SECTIONS, generate_sections(table))
