@@ -25,7 +25,7 @@ from ..scoring.scorer import not_finite
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-NO_TOKEN = -1
+_NO_TOKEN = -1
 """The id that pads shorter generated texts."""
 
 Scores = tuple[np.ndarray, np.ndarray]
@@ -36,13 +36,13 @@ def joined(prompts: Sequence[Prompt], scores: Sequence[Scores], written: Sequenc
     """Returns the numbers of a batch of prompts.
 
     "nll" and "first" have the scores of all answers, prompt after prompt; "ids" has the generated ids, int32 [prompts,
-    new tokens], padded with :data:`NO_TOKEN`.
+    new tokens], padded with -1.
 
     Args:
         scores: the scores of each answer.
         written: the generated ids of each prompt; empty without generation.
     """
-    ids = np.full((len(prompts), prompts[0].new_tokens), NO_TOKEN, np.int32)
+    ids = np.full((len(prompts), prompts[0].new_tokens), _NO_TOKEN, np.int32)
     for row, own in zip(ids, written):
         row[: len(own)] = own
     nll, first = zip(*scores, strict=True)

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from ..backends import fingerprints
-from ..backends.answering import NO_TOKEN
 from ..backends.base import Backend
 from ..backends.schedules import Schedules
 from ..backends.tables import names_for
@@ -130,7 +129,7 @@ class RetrievalRun:
                     start, correct = own.stop, bool(arrays["first"][own].all())
                     score, written = float(correct), None
                     if asked := prompt.generation:
-                        written = str(decode(ids[ids != NO_TOKEN].tolist(), skip_special_tokens=True))
+                        written = str(decode(ids[ids >= 0].tolist(), skip_special_tokens=True))
                         score = share_found(written, asked.answers, asked.any_of)
                     answers[number] = Answer(
                         schedule=job.label,
