@@ -456,7 +456,7 @@ def why_not_ours(folder: Path) -> str | None:
     if folder.is_symlink() or not folder.is_dir():
         kind = "a symbolic link" if folder.is_symlink() else "a file"
         return f"{folder} was not written by ropescale ({kind}), so force does not replace it; choose another folder"
-    if folder.is_mount():
+    if _is_mount(folder):
         return f"{folder} is a mount point, so force does not replace it; empty it, or choose another folder"
     if not os.path.lexists(folder / RECORD):
         return f"{folder} was not written by ropescale (no {RECORD}), so force does not replace it; remove it yourself"
@@ -475,6 +475,15 @@ def why_not_ours(folder: Path) -> str | None:
     if foreign and files_in(folder) != files:  # another command has replaced the folder meanwhile
         return why_not_ours(folder)
     return foreign and f"{folder / foreign}, so force does not replace {folder}; move it away, or choose another folder"
+
+
+def _is_mount(folder: Path) -> bool:
+    """Whether a folder is a mount point; Linux also lists those without a device of their own (bind mounts)."""
+    name = re.sub(r"[\s\\]", lambda found: f"\\{ord(found[0]):03o}", os.path.realpath(folder))
+    try:
+        return f" {name} " in Path("/proc/self/mountinfo").read_text(errors="surrogateescape")
+    except OSError:
+        return folder.is_mount()
 
 
 def _foreign_files(folder: Path, files: Listing) -> Iterator[str]:
@@ -567,9 +576,8 @@ def check_target(source: Path | None, out: str | Path, force: bool = False) -> P
         recover(target)
         if not os.path.lexists(target) or is_empty(target):
             return target
-    if not force:
-        raise CheckpointError(f"{target} exists already; choose another folder, or allow to replace it", "force")
-    with translated(target, "read"):
+        if not force:
+            raise CheckpointError(f"{target} exists already; choose another folder, or allow to replace it", "force")
         if why := why_not_ours(target):
             raise CheckpointError(why, "force")
     if there in (Path.cwd(), *Path.cwd().parents):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from ..errors import ScheduleError
+from ..errors import CheckpointError, RopescaleError, ScheduleError
 from ..files import local_path, write_checked
 from ..output.formatting import brief
 from ..rope import Rope
@@ -67,14 +67,20 @@ class Table(BuiltIn):
         return cls(factors=factors, attention_factor=frequencies.attention_scale / rope.table_scale)
 
     def save(self, path: str | Path) -> Path:
-        """Writes the table to a JSON file, or replaces one, which specs and :meth:`load` read; returns the file's path.
+        """Writes the table to a JSON file, which specs and :meth:`load` read; replaces tables alone.
 
         Raises:
-            CheckpointError: the file cannot be written.
+            CheckpointError: the file cannot be written, or is there and not a table.
         """
         numbers = {"inv_freq": self.inv_freq, "factors": self.factors, "attention_factor": self.attention_factor}
         content = {"name": self.name} | {key: value for key, value in numbers.items() if value is not None}
-        return write_checked((json.dumps(content) + "\n").encode(), path, lambda existing: None)
+        return write_checked((json.dumps(content) + "\n").encode(), path, self._check_replaces)
+
+    def _check_replaces(self, path: Path) -> None:
+        try:
+            self.load(path)
+        except RopescaleError as error:
+            raise CheckpointError(f"{path} exists and is not a table; choose another file") from error
 
     @classmethod
     def load(cls, path: str | Path) -> Table:

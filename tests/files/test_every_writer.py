@@ -1,4 +1,4 @@
-"""Every command that writes: on a full disk, onto what something else wrote, into an empty folder, and into /proc."""
+"""All that writes: on a full disk, onto what something else wrote, into an empty folder, and into /proc."""
 
 from __future__ import annotations
 
@@ -21,8 +21,11 @@ import torch
 from configurations import write_files
 from crashing import tree, unchanged
 
+import ropescale
 from ropescale.cli import main as shell
 from ropescale.cli.options import Place
+from ropescale.errors import RopescaleError, StorageError
+from ropescale.schedules import Table
 
 READ = set("model source prompts chat_template key_spans config tokenizer imports runs".split())
 """The parameters that name something to read."""
@@ -43,13 +46,36 @@ FOLDERS: dict[str, list[str]] = {
     "recommend": ["recommend", "model", *DATA, "--target-length", "96", "--max-docs", "2", "-o", "OUT"],
     "demo": ["demo", "-o", "OUT"],
 }
-WRITERS = FILES | FOLDERS
+PYTHON: dict[str, list[str]] = {"ropescale.save": ["save", "OUT"], "Table.save": ["table", "OUT.json"]}
+WRITERS = FILES | FOLDERS | PYTHON
 CHANGES = {
     "patch --in-place": ["patch", "model", *YARN, "--in-place"],
     "patch --force": ["patch", "model", *YARN, "-o", "patched", "--force"],
     "eval --force": [*FOLDERS["eval"][:-1], "run", "--schedule", "ntk:factor=2", "--force"],
 }
 """Commands that change a folder that is there."""
+
+
+def save(out: str) -> None:
+    """Saves a patched model."""
+    model = tiny.llama(vocab_size=257)
+    ropescale.patch(model, "yarn:factor=2")
+    ropescale.save(model, out)
+
+
+def run(words: list[str]) -> int:
+    """Runs a command, or what Python writes, whose errors become a line and a code as a command's do."""
+    try:
+        if words[0] == "save":
+            save(words[1])
+        elif words[0] == "table":
+            Table(factors=tuple(float(n) for n in range(1, 200))).save(words[1])
+        else:
+            return shell.main(words)
+    except RopescaleError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1 if isinstance(error, StorageError) else 2
+    return 0
 
 
 def test_no_command_that_writes_is_left_out():
@@ -60,7 +86,7 @@ def test_no_command_that_writes_is_left_out():
         places = {param.name: param for param in command.params if isinstance(param.type, Place)}
         for each in places.keys() - READ - {"folder"} - ({"source"} if name == "gguf" else set()):
             found.add(name if each == "out" else f"{name} {places[each].opts[0]}")
-    assert found == set(WRITERS)
+    assert found == set(FILES | FOLDERS)
 
 
 @pytest.fixture(scope="module")
@@ -98,10 +124,14 @@ def place(sources, tmp_path, monkeypatch) -> Path:
 
 
 @contextmanager
-def mounted(place: Path) -> Iterator[None]:
-    """An empty disk of two megabytes in a new folder; skips where nothing may be mounted."""
+def mounted(place: Path, kind: str = "disk") -> Iterator[None]:
+    """An empty disk of two megabytes in a new folder, or another folder; skips where nothing may be mounted."""
     place.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(place)], capture_output=True).returncode:
+    how = ["-t", "tmpfs", "-o", "size=2m", "tmpfs"]
+    if kind == "bind":
+        (place.parent / "mounted here").mkdir()
+        how = ["--bind", str(place.parent / "mounted here")]
+    if subprocess.run(["mount", *how, str(place)], capture_output=True).returncode:
         pytest.skip("may not mount")
     try:
         yield
@@ -134,7 +164,7 @@ def forked(words: list[str], largest: int = resource.RLIM_INFINITY) -> tuple[int
         sys.dont_write_bytecode = True  # it would be cut off, without an error
         torch.set_num_threads(1)
         resource.setrlimit(resource.RLIMIT_FSIZE, (largest, resource.RLIM_INFINITY))
-        code = shell.main(words)
+        code = run(words)
         sys.stderr.flush()
         os._exit(code)
     os.close(writer)
@@ -175,8 +205,8 @@ def test_restore_needs_no_room(sources, tmp_path, monkeypatch, place):
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_no_command_replaces_what_something_else_wrote_or_writes_where_it_may_not(place, refused, name):
-    taken = {"patch": "run", "eval": "model", "retrieval": "run", "recommend": "run", "demo": "run"}.get(name)
+def test_nothing_replaces_what_something_else_wrote_or_writes_where_it_may_not(place, capsys, name):
+    taken = {"eval": "model"}.get(name, "run") if WRITERS[name][-1] == "OUT" else None
     words = WRITERS[name]
     suffix = next(word for word in words if word.startswith("OUT"))[3:]
     write_files(place, {f"taken{suffix}": "years of work"} if taken is None else {})
@@ -184,22 +214,24 @@ def test_no_command_replaces_what_something_else_wrote_or_writes_where_it_may_no
         if out == "texts" and name == "inspect --plot":
             continue
         with unchanged(place):
-            said = refused(*[out if word.startswith("OUT") else word for word in words])
+            assert run([out if word.startswith("OUT") else word for word in words]) == 2
+        said = last_error(capsys.readouterr().err)
         assert out in said and ";" in said
 
 
-@pytest.mark.parametrize("name", ["patch", "eval", "retrieval", "recommend"])
-def test_a_command_that_writes_a_folder_takes_an_empty_one(place, ran, name, few_candidates):
+@pytest.mark.parametrize("name", ["patch", "eval", "retrieval", "recommend", "ropescale.save"])
+def test_whatever_writes_a_folder_takes_an_empty_one(place, name, few_candidates):
     (place / "OUT").mkdir(mode=0o711)
-    ran(*FOLDERS[name])
+    assert run(WRITERS[name]) == 0
     assert len(os.listdir("OUT")) > 2 and stat.S_IMODE(os.stat("OUT").st_mode) == 0o711
 
 
-@pytest.mark.parametrize("name", ["patch", "eval"])
-def test_a_command_that_writes_a_folder_takes_a_mount_point(place, ran, refused, name):
-    with mounted(place / "OUT"):
+@pytest.mark.parametrize("kind", ["disk", "bind"])
+@pytest.mark.parametrize("name", ["patch", "eval", "ropescale.save"])
+def test_whatever_writes_a_folder_takes_a_mount_point(place, ran, refused, name, kind):
+    with mounted(place / "OUT", kind):
         (place / "OUT" / "lost+found").mkdir(mode=0)  # of ext4
-        ran(*FOLDERS[name])
+        assert run([*WRITERS[name], *["--force"] * (name == "patch")]) == 0
         assert len(os.listdir("OUT")) > 2 and not [path for path in os.listdir("OUT") if path.startswith(".")]
         if name == "patch":
             ran("verify", "OUT")
