@@ -38,7 +38,7 @@ _SECTIONS: Sections = {
         "split text_field glob concat",
     ],
     **MODEL_SECTION,
-    "The result": [out_option("Write the key spans here, as JSON.", "FILE", required=True), "as_json force"],
+    "The result": [out_option("Write the key spans here, as JSON.", "FILE", required=True), "as_json fresh force"],
 }
 
 
@@ -51,28 +51,34 @@ def command(
     MODEL is the key model. It predicts every token from the full preceding text, and from a short window (LongPPL,
     arXiv:2410.23771). The perplexity of the tokens that need the full text shows differences between models that an
     average over all tokens hides. Measure every model with the same file.
+
+    Finished batches are stored in a folder beside FILE, such as keys-run: the same command resumes after any
+    interruption.
     """
     from ..errors import DataError
     from ..evals import api
     from ..evals.backends.checkpoint import Checkpoint
     from ..evals.data.key_tokens import check_replaceable
-    from ..files import writable_file
+    from ..evals.parallel.processes import world
+    from ..files import local_path, writable_file
 
     if (model is None) is not bool(imports):
         raise DataError("name either a MODEL or files of key tokens to import, not both", "import")
-    path, text = writable_file(out, check_replaceable), text_of([source], options)
+    text = text_of([source], options)
     if model is None:
         from ..evals.running.key_tokens import imported
 
+        path = writable_file(out, check_replaceable)
         found = imported(imports, chain.from_iterable(text.texts().values()))
         found.save(path, force)
         summary = f"{sum(map(len, found.spans.values())):,} spans in {len(found.spans):,} texts"
     else:
-        keywords = keywords_for(api.keys, options)
         checkpoint = made(Checkpoint, options, name=model)
-        found = api.keys(checkpoint, text, out=out, force=force, progress=True, **keywords)
+        found = api.keys(checkpoint, text, out=out, force=force, progress=True, **keywords_for(api.keys, options))
+        if not world().leads:
+            return
         summary = _summary(found.made)
-    print_result(as_json, lambda: found.made, lambda: summary, path)
+    print_result(as_json, lambda: found.made, lambda: summary, local_path(out))
     say(f"written to {out}")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -90,7 +90,7 @@ def measure(call: Callable[[], Saved], options: Mapping[str, Any], folder_of: Ca
     try:
         result = call()
     except NotWritten as error:
-        _show(error.result, None, options)
+        _show(cast("Saved", error.result), None, options)
         raise
     except (RunError, KeyboardInterrupt):  # what is finished may be kept
         if out is not None and leads:

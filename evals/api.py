@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ..configs.configuration import trained_in
 from ..errors import DataError
-from ..files import hidden_path, writable_file
+from ..files import writable_file
 from ..lengths import parse_length
 from ..request import RequestOptions
 from .backends.opening import OpenedModel, opened
 from .backends.schedules import Schedules, requested
 from .data.given import folders_in, prompts_in, refuse_endless, texts_of
-from .data.key_tokens import ALPHA, BETA, MAX_LENGTH, STRIDE, WINDOW, KeySpans, check_replaceable, check_window
+from .data.key_tokens import ALPHA, BETA, KIND, MAX_LENGTH, STRIDE, WINDOW, KeySpans, check_replaceable, check_window
 from .data.windows import check_lengths, check_stride
 from .parallel.processes import Group, World, together
 from .progress import Notes
@@ -45,16 +45,17 @@ if TYPE_CHECKING:
     from .recommending.recommend_run import RecommendRun
     from .recommending.results import Recommendation
     from .results.result import Result
-    from .results.saving import Saved
+    from .results.saving import Writable
     from .retrieving.results import Retrieval
     from .retrieving.retrieval_run import RetrievalRun
     from .running.dry_run import DryRun
+    from .running.key_tokens import KeysRun
     from .running.perplexity import PerplexityRun
     from .running.runner import Measurement
     from .searching.results import SearchResult
     from .searching.search_run import SearchRun
 
-R = TypeVar("R", bound="Saved")
+R = TypeVar("R", bound="Writable")
 
 
 def perplexity(
@@ -590,21 +591,23 @@ def keys(
     beta: float = BETA,
     path: str | os.PathLike[str] | None = None,
     out: str | Path | None = None,
+    fresh: bool = False,
     force: bool = False,
     progress: bool = False,
 ) -> KeySpans:
     """Finds the tokens that need long context with a fixed key model, as LongPPL does (arXiv:2410.23771).
 
     Args:
-        model, tokenizer, path, progress: as for :func:`perplexity`, without servers. The model predicts every token
-            from the full preceding text, and from a short context.
+        model, tokenizer, path, fresh, progress: as for :func:`perplexity`, without servers. The model predicts every
+            token from the full preceding text, and from a short context.
         documents: as for :func:`perplexity`; only texts.
         window: the shortest context, in tokens.
         stride: the number of tokens that share a short context.
         max_length: the number of tokens that longer texts are cut to.
         alpha: a key token gains more than this from the long context, in nats.
         beta: the upper bound of a key token's loss with the long context, negated.
-        out: a file for the spans, for the option ``key_spans`` of :func:`perplexity`.
+        out: a file for the spans, for the option ``key_spans`` of :func:`perplexity`. A folder next to the file, such
+            as ``keys-run``, stores finished batches, so that the same call resumes.
         force: replace spans of another text, model or window in ``out``.
 
     Raises:
@@ -613,21 +616,24 @@ def keys(
         RunError: losses are NaN or infinite.
         CheckpointError: ``out`` cannot be written, or has other content.
     """
-    if force and out is None:
-        raise DataError("force needs an output file; name one", "force", "out")
-    check_window(window, max_length)
+    check_window(window, stride, max_length)
     given, file = opened(model, tokenizer, path), None if out is None else writable_file(out, check_replaceable)
-    texts, _ = texts_of(documents)
-    held = chain.from_iterable(texts.values()) if isinstance(texts, Mapping) else texts
-    notes = _notes(progress, World())
-    with nullcontext() if file is None else hidden_path(file, alone=True):
-        from .running.key_tokens import find
+    if given.served:
+        raise DataError("key tokens are found with a loaded model or a checkpoint, not with servers; give one")
+
+    def prepare(here: World) -> KeysRun:
+        texts, _ = texts_of(documents)
+        held, notes = (
+            chain.from_iterable(texts.values()) if isinstance(texts, Mapping) else texts,
+            _notes(progress, here),
+        )
+        from .running.key_tokens import KeysRun
 
         if given.tokenizer is None:
             raise DataError("key tokens are found in texts; give tokenizer= to encode them", "tokenizer")
         given.warn(notes)
-        found = find(
-            given.backend(World(), LOGITS_BYTES).differentiable(),
+        run = KeysRun(
+            given.backend(here, LOGITS_BYTES),
             given.tokenizer,
             held,
             window=window,
@@ -635,13 +641,17 @@ def keys(
             alpha=alpha,
             beta=beta,
             max_length=max_length,
-            path=None if given.path is None else Path(given.path),
-            check=lambda planned: None if file is None else planned.check_replaces(file, force),
             notes=notes,
         )
         if file is not None:
-            found.save(file, force)
-    return found
+            run.result().check_replaces(file, force)
+        return run
+
+    with _processes(given) as group:
+        folder = None if file is None else file.with_name(f"{file.stem}-run")
+        return _carried_out(
+            prepare, group, folder, lambda name: writable_folder(name, KIND), fresh, force, documents, progress, file
+        )
 
 
 # --- What all runs share
@@ -678,12 +688,14 @@ def _carried_out(
     force: bool,
     documents: object,
     progress: bool,
+    file: Path | None = None,
 ) -> R:
     """Prepares a measurement in every process, runs it, and writes its result.
 
     Args:
         folder_of: checks the output folder, before hours of work, and returns its path.
         documents: what is read; a folder with a text cannot be the output folder.
+        file: the file of a result that is not a folder's.
 
     Raises:
         DataError: an option needs an output folder, or the folder contains the text.
@@ -709,4 +721,4 @@ def _carried_out(
         if folder is not None:
             notes.tell("the run stopped before the first measurement; run the same command to restart it")
         raise
-    return carry_out(measurement, folder, fresh, group, force)
+    return carry_out(measurement, folder, fresh, group, force, file)

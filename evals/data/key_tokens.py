@@ -40,12 +40,14 @@ MAX_LENGTH = 32768
 """The default of LongPPL's script. One pass covers a text, and its time grows with the square of the length."""
 
 
-def check_window(window: int, max_length: int) -> None:
+def check_window(window: int, stride: int, max_length: int) -> None:
     """Checks that a text of ``max_length`` tokens has tokens after the window.
 
     Raises:
-        DataError: it has none.
+        DataError: it has none, or the window or the stride is empty.
     """
+    if min(window, stride) < 1:
+        raise DataError("window and stride are numbers of tokens; give 1 or more", "window", "stride")
     if max_length <= window:
         raise DataError(
             f"max_length is {max_length:,}, so no text has tokens after the window of {window:,}; give a larger "
@@ -97,14 +99,14 @@ class KeySpans:
             inside &= ends <= ranges[which, 1]
         return inside
 
-    def save(self, path: str | Path, force: bool = False) -> None:
+    def save(self, out: str | Path, force: bool = False) -> None:
         """Writes the spans as JSON.
 
         Raises:
             CheckpointError: the file cannot be written, or :meth:`check_replaces` raised.
         """
         content = {"schema": SCHEMA, "kind": KIND, **self.made, "spans": self.spans}
-        write_checked((json.dumps(content) + "\n").encode(), path, partial(self.check_replaces, force=force))
+        write_checked((json.dumps(content) + "\n").encode(), out, partial(self.check_replaces, force=force))
 
     def check_replaces(self, path: Path, force: bool = False) -> None:
         """Checks that these spans may replace a file.

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from ...errors import RopescaleError
 from ...output.formatting import definitions, escaped, visible_lines
@@ -27,6 +27,14 @@ if TYPE_CHECKING:
 def sentences_of(text: str) -> list[str]:
     """Returns at most the first three sentences of a paragraph."""
     return re.split(r"(?<=[.!?]) (?=[A-Z])", text)[:3]
+
+
+class Writable(Protocol):
+    """A result that can be written."""
+
+    def save(self, out: str | Path, force: bool = False) -> object:
+        """Writes the result into a folder or a file; replaces a different one only with ``force``."""
+        ...
 
 
 class Saved(Measured, ABC):

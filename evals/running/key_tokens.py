@@ -3,84 +3,142 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-import torch
 
 from ...errors import DataError
 from ...files import read_given, sha256
-from ..backends.fingerprints import describe
+from ..backends.base import Backend, ScoresBatches, ScoresTexts
+from ..backends.fingerprints import tokens_sha256
 from ..data.chats import Unread
 from ..data.documents import Document, check_ids
 from ..data.encoding import TextEncoder, byte_places
-from ..data.key_tokens import ALPHA, BETA, MAX_LENGTH, STRIDE, WINDOW, KeySpans, check_window, joined
+from ..data.key_tokens import KIND, KeySpans, joined
 from ..data.texts import Text, TextFile
-from ..progress import Notes, Progress
-from ..scoring.scorer import Scorer, not_finite
+from ..data.windows import Window
+from ..parallel.processes import Group
+from ..progress import Notes
+from ..scoring.batches import Arrays, Batch, BatchPlan, Feed, assembled, per_token, plan_pass
+from ..scoring.scorer import SCORING
+from ..store import Facts, FinishedBatches, Store
+from .runner import Runner, Task
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase
 
 
-def find(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    texts: Iterable[Unread],
-    *,
-    window: int = WINDOW,
-    stride: int = STRIDE,
-    alpha: float = ALPHA,
-    beta: float = BETA,
-    max_length: int = MAX_LENGTH,
-    path: Path | None = None,
-    check: Callable[[KeySpans], None] = lambda planned: None,
-    notes: Notes | None = None,
-) -> KeySpans:
-    """Finds the key spans of texts with a key model. Texts start with the tokenizer's usual prefix, such as BOS.
+class KeysRun:
+    """A resumable search for the key tokens of texts, which start with the tokenizer's usual prefix, such as BOS.
+
+    One pass feeds every text whole. In another one, ``stride`` consecutive tokens share a short context that starts
+    ``window`` tokens before the first of them. A token is a key token if the full context lowers its loss by more than
+    ``alpha`` nats, to below ``-beta``. The first ``window`` tokens are never key tokens.
 
     Args:
-        window, stride, alpha, beta: as for :func:`key_positions`.
         max_length: the number of tokens that longer texts are cut to; the tokens that follow are never key tokens.
-        path: the model's folder, which is stored with the spans.
-        check: called with the texts and parameters, without spans, before any text is scored.
-        notes: shows the progress, by texts.
 
     Raises:
         DataError: a document is not a text, the tokenizer has no offsets or is another model's, or no text has more
             tokens than the window.
-        RunError: losses are NaN or infinite.
     """
-    check_window(window, max_length)
-    if not tokenizer.is_fast:
-        raise DataError("key tokens need a tokenizer with offsets (a fast one); choose another key model")
-    scorer, encoder, held = Scorer(model), TextEncoder(tokenizer), list(_written(texts))
-    facts = describe(model, path)
-    made: dict[str, Any] = {"key_model": {name: facts[name] for name in ("path", "weights", "config_sha256", "dtype")}}
-    made |= {"window": window, "stride": stride, "alpha": alpha, "beta": beta, "max_length": max_length}
-    spans: dict[str, list[tuple[int, int]]] = {_identity(text): [] for text in held}
-    check(KeySpans(spans, made))
-    prefix, found, scored, cut = _prefix(tokenizer), 0, 0, 0
-    with Progress("key tokens, by text", len(held), notes is not None and notes.shown) as progress:
-        for text in held:
+
+    finished = ""
+    """Empty, because an interrupted run writes no spans."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        tokenizer: PreTrainedTokenizerBase,
+        texts: Iterable[Unread],
+        *,
+        window: int,
+        stride: int,
+        alpha: float,
+        beta: float,
+        max_length: int,
+        notes: Notes,
+    ) -> None:
+        if not tokenizer.is_fast:
+            raise DataError("key tokens need a tokenizer with offsets (a fast one); choose another key model")
+        self.backend, self.notes, self.window, self.alpha, self.beta = backend, notes, window, alpha, beta
+        prefix, encoder = _prefix(tokenizer), TextEncoder(tokenizer)
+        self._documents: list[Document] = []
+        self._cut = 0
+        for text in _written(texts):
             with text.reading() as reading:
-                encoded = encoder.first(reading, max_length + 1 - len(prefix))
-            cut += len(prefix) + len(encoded) > max_length
-            ids = np.concatenate([prefix, encoded.ids]).astype(np.int64)[:max_length]
-            check_ids([Document(text.name, ids.tolist(), None, "")], scorer.vocabulary)
-            key = key_positions(scorer, torch.tensor(ids), window, stride, alpha, beta, text.name)
-            ends = np.concatenate([0 * np.array(prefix, np.int64), cast(np.ndarray, encoded.byte_ends)])
-            starts = np.concatenate([[0], ends])[
-                np.searchsorted(ends, ends)
-            ]  # tokens that share a character have it whole
-            spans[_identity(text)] = joined(np.stack([starts, ends], 1)[key].tolist())
-            found, scored = found + len(key), scored + max(0, len(ids) - window)
-            progress.add(1)
-    if not scored:
-        raise DataError(f"no text has more tokens than the window of {window:,}; give longer texts", "window")
-    return KeySpans(spans, {**made, "key_tokens": found, "tokens": scored, "cut_texts": cut})
+                tokens = encoder.first(reading, max_length + 1 - len(prefix))
+            ids = [*prefix, *tokens.ids.tolist()]
+            self._cut += len(ids) > max_length
+            ends = np.concatenate([np.zeros(len(prefix), np.int64), cast(np.ndarray, tokens.byte_ends)])
+            self._documents.append(Document(text.name, ids[:max_length], ends[:max_length], _identity(text)))
+        check_ids(self._documents, cast(int, backend.vocabulary))
+        sizes = [len(each.ids) for each in self._documents]
+        if max(sizes, default=0) <= window:
+            raise DataError(f"no text has more tokens than the window of {window:,}; give longer texts", "window")
+        facts = backend.facts
+        self._made: dict[str, Any] = {
+            "key_model": {"path": facts["path"], **backend.identity},
+            "window": window,
+            "stride": stride,
+            "alpha": alpha,
+            "beta": beta,
+            "max_length": max_length,
+        }
+        # One window per batch, so that the losses do not depend on the other texts.
+        self._whole = plan_pass(sizes, max_length, stride, False, 1, lambda n, *_: _blocks(n, window, n))
+        self._short = plan_pass(sizes, max_length, stride, False, 1, lambda n, *_: _blocks(n, window, stride))
+        self._losses = {each: [np.empty(0, np.float32)] * len(sizes) for each in ("full", "short")}
+
+    def planned(self) -> dict[str, Any]:
+        """Returns the part of the result that is known before the run."""
+        return self._made
+
+    def run(self, store: Store, group: Group) -> None:
+        """Scores the texts in both ways, unless the store has the losses."""
+        backend, notes = self.backend, self.notes
+        executor = backend.texts(self._documents, None, notes)
+        tokens = tokens_sha256(self._documents)
+        facts: Facts = {**backend.identity, **backend.arithmetic, "tokens": tokens, "scoring": SCORING}
+        runner = Runner(facts, store, group, notes, backend.work)
+        runner.take([self._task("full", self._whole, executor), self._task("short", self._short, executor)])
+        about = {"kind": KIND, "facts": facts}
+        with backend.ready():
+            if runner.announce(about):
+                executor.check(self._whole.batches[0])
+            runner.run(about)
+
+    def _task(self, context: str, plan: BatchPlan[Feed], executor: ScoresTexts) -> Task:
+        def score(batch: Batch, lacking: Sequence[int]) -> list[Arrays]:
+            return [cast(ScoresBatches, executor).score(batch)]
+
+        def finish(finished: Sequence[FinishedBatches]) -> None:
+            self._losses[context] = assembled(plan, finished[0].batches, "nll")
+
+        return Task(
+            f"key tokens: {context} context", plan, [{"plan": plan.sha256}], score, finish, per_token(nll=np.float32)
+        )
+
+    def result(self) -> KeySpans:
+        """Returns the key spans; none before the end of the run."""
+        spans, found, scored = {}, 0, 0
+        losses = zip(self._documents, self._losses["full"], self._losses["short"], strict=True)
+        for document, whole, short in losses:
+            key = self.window + np.flatnonzero((short - whole > self.alpha) & (whole < -self.beta))
+            ends = cast(np.ndarray, document.byte_ends)
+            before = np.concatenate([[0], ends])
+            starts = before[np.searchsorted(ends, ends)]  # tokens that share a character have it whole
+            spans[document.sha256] = joined(np.stack([starts, ends], 1)[key].tolist())
+            found, scored = found + len(key), scored + len(whole)
+        return KeySpans(spans, {**self._made, "key_tokens": found, "tokens": scored, "cut_texts": self._cut})
+
+
+def _blocks(tokens: int, window: int, stride: int) -> list[Window]:
+    """Returns windows that together score every token after the first ``window``."""
+    starts = range(0, tokens - window, stride)
+    return [Window(start, min(start + window + stride, tokens), start + window) for start in starts]
 
 
 def _identity(text: Text | TextFile) -> str:
@@ -92,35 +150,6 @@ def _prefix(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """Returns the ids that the tokenizer puts before every text."""
     one = tokenizer("a", return_special_tokens_mask=True)
     return one["input_ids"][: [*one["special_tokens_mask"], 0].index(0)]
-
-
-def key_positions(
-    scorer: Scorer,
-    ids: torch.Tensor,
-    window: int,
-    stride: int,
-    alpha: float = ALPHA,
-    beta: float = BETA,
-    name: str = "the text",
-) -> list[int]:
-    """Returns the positions of the key tokens in ``ids``, which start with the tokenizer's prefix, such as BOS.
-
-    ``stride`` consecutive tokens share a short context that starts ``window`` tokens before the first of them, so each
-    has a context of ``window`` to ``window + stride - 1`` tokens. A token is a key token if the full context lowers its
-    loss by more than ``alpha`` nats, to below ``-beta``. The first ``window`` tokens are never key tokens.
-
-    Raises:
-        RunError: losses are NaN or infinite; the message has the text's ``name``.
-    """
-    found: list[int] = []
-    whole = scorer.score(ids[None])[0] if len(ids) > window else ids
-    for start in range(0, len(ids) - window, stride):
-        first, stop = start + window, min(start + window + stride, len(ids))
-        short, long = scorer.score(ids[None, start:stop])[0, window - 1 :], whole[first - 1 : stop - 1]
-        if not bool((short + long).isfinite().all()):
-            raise not_finite(scorer.model, f"in {name}", "a smaller max_length")
-        found += (first + ((short - long > alpha) & (long < -beta)).nonzero()[:, 0]).tolist()
-    return found
 
 
 def imported(files: Sequence[str], texts: Iterable[Unread]) -> KeySpans:

@@ -20,7 +20,7 @@ from ...output.formatting import listed
 from ..parallel.processes import Group, World
 from ..progress import Notes, Progress, duration
 from ..results.folder import refuse_loss
-from ..results.saving import Saved
+from ..results.saving import Writable
 from ..scoring.batches import Arrays, Batch, BatchPlan, Form, cost, owners
 from ..store import Facts, FinishedBatches, Store, opened
 
@@ -261,7 +261,7 @@ class Runner:
         self.notes.tell(f"{self._fed:,} tokens in {self._seconds:,.1f} s, {self._fed / self._seconds:,.0f} tokens/s")
 
 
-R = TypeVar("R", bound=Saved, covariant=True)
+R = TypeVar("R", bound=Writable, covariant=True)
 
 
 class Measurement(Protocol[R]):
@@ -293,7 +293,7 @@ class Measurement(Protocol[R]):
 class NotWritten(CheckpointError):
     """A result that cannot be written; ``result`` has it."""
 
-    def __init__(self, cause: RopescaleError, result: Saved) -> None:
+    def __init__(self, cause: RopescaleError, result: Writable) -> None:
         super().__init__(str(cause), *cause.fields)
         self.result = result
 
@@ -304,8 +304,9 @@ def carry_out(
     fresh: bool = False,
     group: Group | None = None,
     force: bool = False,
+    file: Path | None = None,
 ) -> R:
-    """Runs a measurement, and writes the result into ``folder`` if given.
+    """Runs a measurement, and writes the result into ``folder`` if given, or into ``file``.
 
     An interrupted run writes the result of its complete parts.
 
@@ -332,13 +333,13 @@ def carry_out(
         result = measurement.result()
         if folder and group.world.leads:
             try:
-                result.save(folder, force=force)
+                result.save(file or folder, force=force)
             except RopescaleError as error:
                 raise NotWritten(error, result) from error
     return result
 
 
-def _keep(measurement: Measurement[Saved], store: Store, folder: Path, force: bool) -> None:
+def _keep(measurement: Measurement[Writable], store: Store, folder: Path, force: bool) -> None:
     """Writes the result of the complete parts of an interrupted run, and tells the user about finished batches."""
     notes = measurement.notes
     if not store.finished:

@@ -12,13 +12,12 @@ from tiny import byte_tokenizer, llama, naive_nll
 from tokenizers.processors import TemplateProcessing
 
 from ropescale.errors import DataError
-from ropescale.evals import perplexity
-from ropescale.evals.data.documents import Document, Text, of_ids
+from ropescale.evals import keys, perplexity
+from ropescale.evals.data.documents import Document, of_ids
 from ropescale.evals.data.key_tokens import KeySpans, load
-from ropescale.evals.data.texts import text_of
-from ropescale.evals.running.key_tokens import find, key_positions
 from ropescale.evals.scoring.scorer import Scorer
-from ropescale.files import hidden_path, sha256
+from ropescale.evals.store import opened
+from ropescale.files import sha256
 
 TEXTS = ["It was a bright cold day in April, and the clocks. ", "a café, a naïve résumé, and 12 more € for Ünal"]
 
@@ -53,7 +52,7 @@ MODEL = {"window": 8, "stride": 5, "alpha": 0.3, "beta": -7.0}
 
 @pytest.fixture(scope="module")
 def found():
-    return find(llama(vocab_size=257), bos_tokenizer(), [Text(str(i), text) for i, text in enumerate(TEXTS)], **MODEL)
+    return keys(llama(vocab_size=257), TEXTS, tokenizer=bos_tokenizer(), **MODEL)
 
 
 @pytest.fixture
@@ -62,13 +61,15 @@ def texts(tmp_path):
 
 
 @pytest.mark.parametrize("bos", [True, False])
-@pytest.mark.parametrize(("window", "stride", "length"), [(8, 5, 53), (8, 5, 48), (16, 1, 40), (8, 100, 30), (8, 3, 8)])
+@pytest.mark.parametrize(("window", "stride", "length"), [(8, 5, 53), (8, 5, 48), (16, 1, 40), (8, 100, 60)])
 def test_the_key_tokens_are_those_of_a_naive_loop_over_tokens(bos, window, stride, length):
-    """The last block is whole, cut, or of one token; the only window is the whole text; or there is none."""
-    model, ids = llama(vocab_size=257), [256] * bos + list(TEXTS[0].encode()) * 2
-    expected = naive_keys(model, ids[:length], window, stride, 0.3, -7.0)
-    assert key_positions(Scorer(model), torch.tensor(ids[:length]), window, stride, 0.3, -7.0) == expected
-    assert bool(expected) is (length > window and stride < length)
+    """The last block is whole, cut, or of one token; or the only window is the whole text."""
+    model, text = llama(vocab_size=257), TEXTS[0] * 2
+    tokenizer = bos_tokenizer() if bos else byte_tokenizer()
+    expected = naive_keys(model, tokenizer(text).input_ids[:length], window, stride, 0.3, -7.0)
+    found = keys(model, [text], tokenizer=tokenizer, **MODEL | {"window": window, "stride": stride}, max_length=length)
+    assert [at + bos for span in found.spans[sha256(text.encode())] for at in range(*span)] == expected
+    assert bool(expected) is (stride < length)
 
 
 def test_the_spans_are_the_characters_of_the_key_tokens(found):
@@ -121,8 +122,7 @@ def test_the_perplexity_is_over_those_tokens_alone(found, tmp_path):
 
 
 def test_no_key_tokens_is_none_and_not_nan():
-    texts = [Text(text, text) for text in TEXTS]
-    spans = find(llama(vocab_size=257), byte_tokenizer(), texts, **MODEL | {"alpha": 50.0})
+    spans = keys(llama(vocab_size=257), TEXTS, tokenizer=byte_tokenizer(), **MODEL | {"alpha": 50.0})
     assert spans.made["key_tokens"] == 0
     result = perplexity(llama(vocab_size=257), TEXTS, [20], tokenizer=byte_tokenizer(), key_spans=spans)
     (row,) = result.key_rows
@@ -137,9 +137,11 @@ def test_spans_of_other_texts_and_files_that_hold_none_are_refused(found, tmp_pa
     with pytest.raises(DataError, match=r"document 0.*`ropescale keys`"):
         perplexity(model, ["another text"], [8], tokenizer=byte_tokenizer(), key_spans=found)
     with pytest.raises(DataError, match=r"ids is not text"):
-        find(model, byte_tokenizer(), [of_ids("ids", [1, 2, 3], "ids")])
+        keys(model, [of_ids("ids", [1, 2, 3], "ids")], tokenizer=byte_tokenizer())
     with pytest.raises(DataError, match=r"more tokens than the window of 4,096"):
-        find(model, byte_tokenizer(), [Text("short", "short")])
+        keys(model, ["short"], tokenizer=byte_tokenizer())
+    with pytest.raises(DataError, match=r"window and stride are numbers of tokens"):
+        keys(model, TEXTS, tokenizer=byte_tokenizer(), stride=0)
     marked = '{"schema": 1, "kind": "key spans", '
     odd = ('"spans": 3}', '"spans": {"0": [[0, 9], [5, 7]]}}', '"spans": {}, "window": "64"}')
     for content in ("{", '{"schema": 1, "kind": "else"}', *(marked + each for each in odd)):
@@ -197,12 +199,45 @@ def test_spans_of_another_text_model_or_window_stay_and_no_second_command_writes
     tried = [words(other), imported, words(model=model), words(window=9), words(alpha=0.4)]
     for what, given in zip(("text", "text", "model", "window", "alpha"), tried, strict=True):
         assert f"holds key spans of another {what}; choose another file, or allow to replace them" in refused(*given)
-    with hidden_path(out):
-        assert "another command is writing" in refused(*words())
+    with opened(tmp_path / "keys-run"):
+        assert "another run is writing" in refused(*words())
     ran(*words())  # the same again
     assert out.read_bytes() == before
     ran(*words(other), "--force")
     assert out.read_bytes() != before and not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.parametrize("continued_in_python", [False, True])
+def test_an_interrupted_search_for_keys_continues_where_it_stopped(
+    continued_in_python, checkpoint, texts, tmp_path, ran, monkeypatch
+):
+    words = ["keys", checkpoint, "--data", texts, "--window", "8", "--stride", "5", "--alpha", "0.3", "--beta", "-7"]
+    ran(*words, "-o", tmp_path / "whole.json")
+    fed, score = [], Scorer.score
+
+    def counted(self, ids, chunk=None):
+        if len(fed) == 5:
+            raise KeyboardInterrupt
+        fed.append(ids.shape)
+        return score(self, ids, chunk)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Scorer, "score", counted)
+        said = ran(*words, "-o", tmp_path / "keys.json", code=130)[1]
+    assert f"5 finished batches are kept in {tmp_path / 'keys-run'}; run the same command to continue" in said
+    assert not (tmp_path / "keys.json").exists()
+    fed.clear()
+    monkeypatch.setattr(Scorer, "score", lambda self, ids, chunk=None: fed.append(ids.shape) or score(self, ids, chunk))
+    if continued_in_python:
+        keys(checkpoint, texts, **MODEL, out=tmp_path / "keys.json")
+    else:
+        said = ran(*words, "-o", tmp_path / "keys.json")[1]
+        assert "resuming: 5 of 20 batches are done" in said
+    assert len(fed) == 20 - 5
+    assert (tmp_path / "keys.json").read_bytes() == (tmp_path / "whole.json").read_bytes()
+    fed.clear()
+    ran(*words[:-3], "0.9", "--beta", "-7", "-o", tmp_path / "keys.json", "--force")  # thresholds feed nothing again
+    assert not fed
 
 
 def test_weights_with_nan_and_another_models_tokenizer_give_no_spans(checkpoint, texts, tmp_path, ran):
@@ -213,7 +248,7 @@ def test_weights_with_nan_and_another_models_tokenizer_give_no_spans(checkpoint,
         built = model if name == "nan" else llama(vocab_size=100)
         words = ["keys", tiny.checkpoint(tmp_path / name, built), "--data", texts, "--window", "8"]
         assert sentence in ran(*words, "-o", tmp_path / "keys.json", code=code)[1]
-    assert not list(tmp_path.glob("*keys.json*"))
+    assert not list(tmp_path.glob("*keys*"))
 
 
 def test_no_more_of_a_text_is_tokenized_than_its_first_tokens(texts, tmp_path, monkeypatch):
@@ -226,15 +261,14 @@ def test_no_more_of_a_text_is_tokenized_than_its_first_tokens(texts, tmp_path, m
     )
     for blank in ("\n", " "):
         (tmp_path / "large.txt").write_text((TEXTS[0] + blank) * 5_000)
-        spans = find(llama(vocab_size=257), tokenizer, [text_of(tmp_path / "large.txt")], **MODEL, max_length=50)
+        spans = keys(llama(vocab_size=257), tmp_path / "large.txt", tokenizer=tokenizer, **MODEL, max_length=50)
         assert (spans.made["tokens"], spans.made["cut_texts"]) == (50 - 8, 1)
         assert [*spans.spans] == [sha256((tmp_path / "large.txt").read_bytes())]
     assert max(map(len, seen)) < 2000
 
 
 def test_a_longer_text_is_cut_and_nothing_after_the_cut_is_a_key_token(found):
-    texts = [Text(str(i), text) for i, text in enumerate(TEXTS)]
-    cut = find(llama(vocab_size=257), bos_tokenizer(), texts, **MODEL, max_length=30)  # BOS and 29 bytes
+    cut = keys(llama(vocab_size=257), TEXTS, tokenizer=bos_tokenizer(), **MODEL, max_length=30)  # BOS and 29 bytes
     assert (cut.made["cut_texts"], cut.made["tokens"]) == (2, 2 * (30 - 8)) and found.made["cut_texts"] == 0
     for (text, spans), whole in zip(cut.spans.items(), found.spans.values(), strict=True):
         assert found.spans[text] == whole and spans == [span for span in whole if span[1] <= 29] != whole
