@@ -267,9 +267,6 @@ _SHARED = {str(each.name): each for each in _OPTIONS}
 REQUEST_OPTIONS = "factor target_length original_length overrides layers replace_scaling on_top freeze_at".split()
 """The fields of :class:`ropescale.request.Request`, except the schedule."""
 
-PATCHING = ("layers", "original_length", "replace_scaling", "on_top")
-"""The fields of a request that apply to every candidate of ``recommend`` and ``search``."""
-
 READING = ("split", "text_field", "glob")
 """Options for reading texts; each kind of source takes some of them, or none."""
 

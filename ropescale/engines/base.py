@@ -245,6 +245,11 @@ class Difference:
         return cls.stops(f"cannot apply per-pair factors to the pairs of {layers.model_type}", computes)
 
     @classmethod
+    def one_row(cls, layers: Layers) -> Difference:
+        """Returns the difference of an engine whose layer takes one row of positions of a model that passes three."""
+        return cls.stops(f"cannot use the three rows of positions of {layers.model_type} under {layers.kind}")
+
+    @classmethod
     def ignores_factor(cls) -> Difference:
         """Returns the difference of an engine that ignores the factor of proportional RoPE."""
         return cls("factor", "dropped", "1", "ignore{s} the factor of proportional RoPE")

@@ -206,8 +206,9 @@ def options(serving: Serving) -> list[str] | None:
 
 def _corrected(layers: Layers, computed: float) -> dict[str, str]:
     """Returns the key that corrects the attention factor, or an empty dict if it is correct or cannot be corrected."""
-    correction = layers.attention_factor / computed
-    if math.isclose(correction, 1, rel_tol=1e-6) or not takes_correction(layers):
+    correction, name = layers.attention_factor / computed, architecture(layers)
+    is_alone = layers.key == ALL_LAYERS or name in known.SLIDING_SHARES_THETA
+    if math.isclose(correction, 1, rel_tol=1e-6) or name in known.OWN_SOFTMAX_SCALE or not is_alone:
         return {}
     return {"rope.scaling.attn_factor": f"float:{correction:.10g}"}
 
@@ -307,13 +308,6 @@ def _computed(layers: Layers) -> Iterator[Difference]:
         yield Difference.ignores_factor()
     if kind == "proportional" and not layers.is_proportional_by_default:  # then no converter expects it
         yield Difference.stops("does not support proportional RoPE for this architecture", "the converter stops")
-
-
-def takes_correction(layers: Layers) -> bool:
-    """Whether ``--override-kv`` can correct the attention factor of these layers."""
-    name = architecture(layers)
-    alone = layers.key == ALL_LAYERS or name in known.SLIDING_SHARES_THETA
-    return name is not None and name not in known.OWN_SOFTMAX_SCALE and alone
 
 
 def converted_attention_factor(layers: Layers) -> float:

@@ -64,7 +64,7 @@ def _in_its_own_code(layers: Layers) -> Iterator[Difference]:
         yield Difference.base_rope(f"does not scale {name}, silently leaving base RoPE")
         return
     if vllm.takes_one_row(layers):
-        yield vllm.one_row(layers)
+        yield Difference.one_row(layers)
         return
     if kind == "longrope":
         if vllm.rotates_wrong_pairs(layers):

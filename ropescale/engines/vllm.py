@@ -117,7 +117,7 @@ def _in_its_own_code(layers: Layers) -> Iterator[Difference]:
         yield Difference.base_rope(f"never scales the {where} of {name}")
         return
     if takes_one_row(layers):
-        yield one_row(layers)
+        yield Difference.one_row(layers)
         return
     if kind == "longrope":
         if rotates_wrong_pairs(layers):
@@ -214,12 +214,6 @@ def rotates_wrong_pairs(layers: Layers) -> bool:
 def takes_one_row(layers: Layers) -> bool:
     """Whether a model with mrope passes three rows of positions to a rotary layer that takes one."""
     return "mrope_section" in layers.parameters and layers.kind not in ("default", "yarn")
-
-
-def one_row(layers: Layers) -> Difference:
-    """Returns the difference of vLLM and SGLang for models for which :func:`takes_one_row` is true."""
-    text = f"cannot use the three rows of positions of {layers.model_type} under {layers.kind}"
-    return Difference.stops(text)
 
 
 def overwritten(layers: Layers) -> Iterator[Difference]:
