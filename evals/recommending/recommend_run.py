@@ -263,12 +263,13 @@ class RecommendRun:
         tokens += self._truncation_positions
         searched = self._search_tokens if self.options.search and goal.is_beyond else 0
         tokens += searched + goal.target * len(self.held_out) if searched else 0
-        whole = len(specs) * len(self.corpus.documents) * goal.target
+        windows = len(self.corpus.documents)
+        whole = len(specs) * windows * goal.target
         if not goal.is_beyond:
             self.notes.tell(f"{wording.not_needed(goal)} Only as-is and your schedules are measured.")
         self.notes.tell(
             f"candidates: {len(specs)}; {documents:,} document{'s' * (documents != 1)}, "
-            f"{len(self.corpus.documents):,} windows of {goal.target:,}; at most {tokens:,} tokens to feed "
+            f"{windows:,} window{'s' * (windows != 1)} of {goal.target:,}; at most {tokens:,} tokens to feed "
             f"({tokens / whole:.0%} of measuring every candidate on all the text)"
             + (f", {searched:,} of them in the search" if searched else "")
         )

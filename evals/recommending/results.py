@@ -286,15 +286,18 @@ class Recommendation(Saved):
 
     def protocol_line(self) -> str:
         """Returns sentences that describe the race and the protocol."""
-        protocol, number = self.protocol, self.data["documents"]
-        rounds = ", ".join(f"{candidates} schedules on {windows} windows" for candidates, windows in protocol["rounds"])
+        protocol, number, raced = self.protocol, self.data["documents"], self.protocol["race_windows"]
+        rounds = ", ".join(
+            f"{candidates} schedules on {windows} window{'s' * (windows != 1)}"
+            for candidates, windows in protocol["rounds"]
+        )
         share = protocol["tokens_fed"] / protocol["grid_tokens"]
         race = (
             f"Race: {rounds}, new windows in each round; {share:.0%} of the tokens of all schedules on all the text. "
         )
         return (
-            f"{race if rounds else ''}{number} document{'s' * (number != 1)}: {protocol['race_windows']:,} windows of "
-            f"the race, {protocol['held_out_windows']:,} others that decide; equally good: within "
+            f"{race if rounds else ''}{number} document{'s' * (number != 1)}: {raced:,} window{'s' * (raced != 1)} of "
+            f"the race, {protocol['held_out_windows']:,} that decide; equally good: within "
             f"{protocol['tolerance']:g} nats per token; {protocol['interval']} interval; {self.model['dtype']}; text "
             f"sha256 {self.data['sha256'][:12]}"
         )

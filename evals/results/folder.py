@@ -28,7 +28,7 @@ from ..metrics import METRICS
 RESULTS = "results.json"
 LOSSES = "losses.safetensors"
 
-SCHEMA = 1
+SCHEMA = 2
 
 KINDS = ("perplexity", "retrieval", "recommendation", "search")
 

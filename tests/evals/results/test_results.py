@@ -134,7 +134,7 @@ def test_one_evaluation_computes_the_rows_of_each_metric_once(tmp_path, monkeypa
 
 def test_the_dictionary_has_the_published_keys(result):
     plain = json.loads(json.dumps(result.to_dict(), allow_nan=False))
-    assert plain["schema"] == 1
+    assert plain["schema"] == 2
     for found, keys in (
         (plain, "schema model data protocol versions rows paired verdicts truncation repeats cost tables"),
         (plain["model"], "path config_sha256 weights dtype parameters vocabulary as_is trained_length"),
