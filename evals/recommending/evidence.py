@@ -17,7 +17,8 @@ from ...request import Request, RequestOptions
 from ..checking import Count, Length
 from ..data.far_repeats import far_repeats
 from ..facts import TRUNCATION
-from ..metrics.stored import Stored, Totals, part_of, sums_of
+from ..metrics.stored import Totals, part_of, sums_of
+from ..results.result import Result
 from ..statistics.intervals import familywise
 from .candidates import Candidates, Objective
 from .race import Decision, Round, decide
@@ -63,18 +64,18 @@ class Evidence:
         objective: the objective.
         rounds: the rounds of the race.
         finalists: the candidates that were measured on the held-out text, simplest first.
-        held_out: the part of ``losses`` on the held-out windows.
+        comparison: the finalists' measurement on the held-out windows.
         deployment: the facts for the commands.
         tolerance: the difference in nats per token up to which two schedules are equally good.
         vocabulary: the size of the model's vocabulary.
     """
 
-    losses: Stored
+    losses: Result
     candidates: Candidates
     objective: Objective
     rounds: Sequence[Round]
     finalists: Sequence[str]
-    held_out: Stored
+    comparison: Result
     deployment: Deployment
     tolerance: float
     vocabulary: int | None = None
@@ -85,7 +86,7 @@ class Evidence:
         return tuple(number for number, nll in enumerate(run.nll) if len(nll))
 
     @property
-    def everything(self) -> Stored:
+    def everything(self) -> Result:
         """The windows that every finalist was measured on.
 
         A schedule that a search found is not measured on the windows of its search.
@@ -95,13 +96,13 @@ class Evidence:
 
     def far_repeats(self, label: str) -> Totals:
         """Returns the losses of held-out tokens that repeat text further back than the trained length."""
-        losses = self.held_out.losses(label, self.objective.target)
+        losses = self.comparison.losses(label, self.objective.target)
         return sums_of(nll[mask[: len(nll)]] for nll, mask in zip(losses, self._far, strict=True))
 
     @cached_property
     def _far(self) -> list[np.ndarray]:
         first = 0 if self.losses.bos else 1
-        return [far_repeats(each.ids, self.objective.short)[first:] for each in self.held_out.documents]
+        return [far_repeats(each.ids, self.objective.short)[first:] for each in self.comparison.documents]
 
     @cached_property
     def truncates(self) -> bool:
@@ -120,7 +121,7 @@ class Evidence:
         These are every pair, every cost within the trained length, and every schedule's far repeats. If the held-out
         text also chose the finalists, they are those of all candidates.
         """
-        chose_too = self.held_out.texts == self.losses.texts
+        chose_too = self.comparison.texts == self.losses.texts
         schedules = len(self.candidates.specs) if chose_too else len(self.finalists)
         return familywise(comb(schedules + self.truncates, 2) + schedules - 1 + schedules * self.truncates)
 
@@ -128,7 +129,7 @@ class Evidence:
     def decision(self) -> Decision:
         """The decision among the finalists."""
         weights = self.objective.weights
-        return decide(self.held_out, self.everything, weights, self.finalists, self.tolerance, self.level)
+        return decide(self.comparison, self.everything, weights, self.finalists, self.tolerance, self.level)
 
 
 @dataclass(frozen=True)

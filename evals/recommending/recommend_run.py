@@ -21,9 +21,10 @@ from ..backends.schedules import Schedules
 from ..backends.variants import label
 from ..data.windows import windows_by_document
 from ..facts import positions_of
-from ..metrics.stored import Stored, part_of
+from ..metrics.stored import part_of
 from ..parallel.processes import Group, World
 from ..progress import Notes
+from ..results.result import Result
 from ..running.corpus import Corpus
 from ..running.options import PerplexityOptions, TextOptions
 from ..running.perplexity import Part, PerplexityRun
@@ -75,7 +76,7 @@ class RecommendRun:
         self.fed = 0
         self._store, self._group = Store(), Group(World())
         self.whole = self._measurement(self._part(everything, self._reading()), candidates.specs)
-        self.losses: Stored = self.whole.result()
+        self.losses = self.whole.result()
         self.batch_tokens = self.whole.batch_tokens
 
     @property
@@ -123,7 +124,7 @@ class RecommendRun:
             objective=self.objective,
             rounds=self.rounds,
             finalists=self.finalists,
-            held_out=part_of(self.losses, self.held_out),
+            comparison=self._comparison,
             deployment=deployment,
             tolerance=self.options.tolerance,
             vocabulary=self.backend.facts.get("vocabulary"),
@@ -135,6 +136,16 @@ class RecommendRun:
             versions=fingerprints.versions(),
             evidence=evidence,
         )
+
+    @property
+    def _comparison(self) -> Result:
+        """The finalists' measurement on the held-out text."""
+        part = part_of(self.losses, self.held_out)
+        data = {
+            **part.data,
+            **{name: self._part(self.held_out).facts[name] for name in ("documents", "windows", "tokens")},
+        }
+        return replace(part, data=data, passes=[each for each in part.passes if each.schedule in self.finalists])
 
     # --- measuring ---
 
@@ -150,7 +161,7 @@ class RecommendRun:
         """Returns the corpus with only some of its windows, and the lengths at which every candidate is measured."""
         return self.corpus.part(windows, self.objective.needed, options)
 
-    def _measure(self, specs: Sequence[str], windows: Sequence[int], title: str, stride: int | None = None) -> Stored:
+    def _measure(self, specs: Sequence[str], windows: Sequence[int], title: str, stride: int | None = None) -> Result:
         """Measures candidates on windows in all processes, and returns all losses so far.
 
         Every process gets the losses of the first process, so all processes make the same decisions.
@@ -182,7 +193,8 @@ class RecommendRun:
             nll = placed(each.nll, made[key].nll if key in made else unmeasured)
             made[key] = replace(each, schedule=key[0], lengths=lengths, nll=nll)
         last = truncation and replace(truncation, nll=placed(truncation.nll, unmeasured))
-        self.losses = replace(self.losses, passes=list(made.values()), truncation=last)
+        tables = {**self.losses.tables, **run.result().tables}
+        self.losses = replace(self.losses, passes=list(made.values()), truncation=last, tables=tables)
         return self.losses
 
     def _run_race(self) -> list[Round]:
@@ -194,7 +206,7 @@ class RecommendRun:
             return []
         numbers = count(1)
 
-        def measure(left: Sequence[str], windows: Sequence[int]) -> Stored:
+        def measure(left: Sequence[str], windows: Sequence[int]) -> Result:
             title = f"round {next(numbers)}: {len(left)} schedules"
             self.notes.tell(f"{title}, {len(windows)} window{'s' * (len(windows) != 1)} more")
             return self._measure(left, windows, title)

@@ -16,6 +16,7 @@ from ..metrics.cells import digits, exp, percent
 from ..metrics.drawing import LINES, MARKERS, short, tokens
 from ..metrics.stored import part_of
 from ..results.folder import RESULTS, read_results, refusing_damage
+from ..results.result import Result
 from ..results.saving import Saved, csv_file, sentences_of
 from ..statistics.intervals import PERCENT, Estimate
 from . import wording
@@ -124,7 +125,7 @@ class Finalists(Metric["Recommendation", FinalistRow]):
     def reduce(self, stored: Recommendation) -> list[FinalistRow]:
         """Returns one row per finalist and one for truncation if measured, sorted by the objective."""
         evidence, chosen, rows = stored.measured, ANSWER.rows(stored)[0].schedule, []
-        goal, held_out = evidence.objective, evidence.held_out
+        goal, held_out = evidence.objective, evidence.comparison
         for label in evidence.judged:
             at_target = estimate(held_out, {goal.target: 1}, label)
             _, ppl_low, ppl_high = perplexities(at_target)
@@ -237,6 +238,11 @@ class Recommendation(Saved):
         if self.evidence is None:
             raise ValueError("a loaded recommendation has rows, but no losses")
         return self.evidence
+
+    @property
+    def comparison(self) -> Result:
+        """The finalists' measurement on the held-out text, of a recommendation that was not loaded from a folder."""
+        return self.measured.comparison
 
     @property
     def answer(self) -> AnswerRow:

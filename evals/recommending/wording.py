@@ -19,7 +19,7 @@ from .race import LEARNING
 def answer(evidence: Evidence) -> AnswerRow:
     """Returns the recommendation."""
     decision, goal = evidence.decision, evidence.objective
-    settled, few = not goal.is_beyond, too_few(evidence.held_out.texts, "documents to test on")
+    settled, few = not goal.is_beyond, too_few(evidence.comparison.texts, "documents to test on")
     chosen = AS_IS if settled else decision.chosen
     guessed, text = worse_than_a_guess(evidence), _sentences(evidence, few)
     if guessed:  # statements that do not depend on losses
@@ -91,7 +91,7 @@ def _perplexities(evidence: Evidence) -> str:
     The sentence also has the cost within the trained length.
     """
     goal, candidates, chosen = evidence.objective, evidence.candidates, evidence.decision.chosen
-    held_out = evidence.held_out
+    held_out = evidence.comparison
     usual = [spec for spec in dict.fromkeys([AS_IS, candidates.usual]) if spec != chosen]
     own, *others = (digits(exp(estimate(held_out, {goal.target: 1}, each).mean), 4) for each in (chosen, *usual))
     against = ", ".join(f"{candidates.named(spec)} {ppl}" for spec, ppl in zip(usual, others, strict=True))
@@ -106,7 +106,7 @@ def against_truncation(evidence: Evidence) -> str:
     """Compares truncation with the chosen schedule, by the interval; "" if truncation was not measured."""
     if not evidence.truncates:
         return ""
-    chosen, held_out = evidence.decision.chosen, evidence.held_out
+    chosen, held_out = evidence.decision.chosen, evidence.comparison
     change = difference(held_out, evidence.objective.weights, TRUNCATION, chosen, evidence.level)
     said, mean = f"truncating the input to its last {evidence.objective.short:,} tokens", percent(change)
     if change.sign is None:

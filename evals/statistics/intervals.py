@@ -28,7 +28,7 @@ LEAST_DOCUMENTS = 5
 CONCLUSIVE = 10
 """The fewest documents for a conclusion."""
 
-LEANING = 4
+LEANING = 5
 """How often the correction for skewness counts in a verdict. The skewness of few documents is mostly too small, above
 all where intervals are wide, so counting it once is too optimistic (docs/intervals.md has the simulation)."""
 

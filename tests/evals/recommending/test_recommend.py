@@ -17,7 +17,7 @@ from tiny import documents, llama, naive_nll, naive_truncation
 import ropescale
 from ropescale.errors import CheckpointError, DataError
 from ropescale.evals import Recommendation, recommend
-from ropescale.evals.facts import AS_IS
+from ropescale.evals.facts import AS_IS, TRUNCATION
 from ropescale.evals.recommending import candidates, wording
 from ropescale.evals.scoring.executor import Executor
 from ropescale.evals.searching.gradient import Steps
@@ -100,6 +100,17 @@ def test_the_figures_are_those_of_a_naive_loop(found, model):
                       for ids in held_out]  # fmt: skip
             if "dynamic" not in row.baseline:
                 assert row.delta == pytest.approx(np.mean(base) - np.mean(chosen), abs=4e-6)
+
+
+def test_the_comparison_of_the_finalists_is_a_result_of_its_own(found):
+    compared = found.comparison
+    rows = {row.schedule: row.ppl for row in compared.rows if row.length == TARGET}
+    judged = {row.schedule: row.ppl for row in found.finalists if row.schedule != TRUNCATION}
+    assert rows == pytest.approx(judged, rel=1e-6) and compared.data["documents"] == 4
+    assert "Measured on 4 documents" in compared.summary() and set(compared.tables) >= {
+        each.table_sha256 for each in compared.passes
+    }
+    assert compared.to_markdown() and compared.to_dict()["cost"]
 
 
 def test_the_race_spends_what_it_says_and_nobody_drops_out_unmeasured(found):

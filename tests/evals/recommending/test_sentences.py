@@ -64,7 +64,7 @@ def table(documents, shifts, seed=0, skewed=False, noise=0.02):
 def check_table(stored):
     """Compares the sentences of a recommendation with its rows; returns what they conclude of truncation."""
     (answer,), rows = ANSWER.rows(stored), {row.schedule: row for row in FINALISTS.rows(stored)}
-    text, last, documents = answer.answer, rows[TRUNCATION], stored.measured.held_out.texts
+    text, last, documents = answer.answer, rows[TRUNCATION], stored.measured.comparison.texts
     assert answer.decided == text.startswith(("Of the schedules, use ", "Leave the model"))
     assert answer.decided != text.startswith("Undecided")
     sentences = stored.sentences()

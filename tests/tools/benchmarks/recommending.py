@@ -32,9 +32,9 @@ from ropescale.evals.recommending.race import FINALISTS, decide, run_race, share
 from ropescale.evals.reference import CHECKPOINT, held_out_documents
 from ropescale.evals.results.result import Result
 from ropescale.evals.running.corpus import Corpus
-from ropescale.evals.running.corpus_run import SHARES
 from ropescale.evals.running.options import PerplexityOptions
 from ropescale.evals.running.perplexity import PerplexityRun
+from ropescale.evals.running.truncation import SHARES
 from ropescale.evals.statistics.intervals import LEVEL
 from ropescale.evals.store import opened
 from ropescale.models.patching import configuration_before
