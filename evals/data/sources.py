@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple, cast
 
 from ...errors import DataError
-from ...files import local_path
+from ...files import LARGEST, local_path
 from .. import checking
 from . import named_datasets
 from .chats import Chat, Unread
@@ -29,6 +29,13 @@ LOG = logging.getLogger(__name__)
 
 
 # --- Kinds of sources
+
+
+def _standard_input(source: str, options: ReadOptions) -> Iterator[Text]:
+    raw = sys.stdin.buffer.read(LARGEST + 1)
+    if len(raw) > LARGEST:
+        raise DataError(f"standard input is longer than {LARGEST:,} bytes; write it to a file, which is read in pieces")
+    yield decoded("standard input", raw)
 
 
 def _text_file(source: str, options: ReadOptions) -> Iterator[Text | TextFile]:
@@ -129,12 +136,7 @@ def _is_file(*suffixes: str) -> Callable[[str], bool]:
 _ROWS = ("text_field", "prompt_field")
 
 KINDS = (
-    Kind(
-        "standard input",
-        lambda source: source == "-",
-        lambda _, options: [decoded("standard input", sys.stdin.buffer.read())],
-        (),
-    ),
+    Kind("standard input", lambda source: source == "-", _standard_input, ()),
     Kind("a saved dataset", named_datasets.is_saved, named_datasets.read, (*_ROWS, "split")),
     Kind(
         "a folder of text files",

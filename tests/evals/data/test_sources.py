@@ -79,6 +79,10 @@ def test_a_saved_dataset_is_one_document_per_row(tmp_path):
 def test_a_dash_reads_standard_input(monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("piped é".encode())))
     assert contents(read_texts("-")) == ["piped é"]
+    monkeypatch.setattr("ropescale.evals.data.sources.LARGEST", 5)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"endless")))
+    with pytest.raises(DataError, match="standard input is longer than 5 bytes; write it to a file"):
+        read_texts("-")
 
 
 @pytest.mark.parametrize(
