@@ -6,7 +6,6 @@ import math
 
 from ..facts import AS_IS, TRUNCATION
 from . import perplexity
-from .against_truncation import truncated
 from .cells import digits, exp
 from .far_repeats import distance_of
 from .paired import short_length
@@ -40,7 +39,9 @@ def _recommended(stored: Stored, ppl: dict[str, float], few: str) -> str:
     The sentence also contains the perplexities of the baseline, of the best changed schedule, and of truncation.
     """
     longest = stored.lengths[-1]
-    of_schedules, ppl = min(ppl, key=ppl.__getitem__), ppl | _truncated(stored)
+    of_schedules, ppl = min(ppl, key=ppl.__getitem__), dict(ppl)
+    if longest in stored.truncated_losses:
+        ppl[TRUNCATION] = exp(stored.truncated_losses[longest])
     first, *others = sorted(ppl, key=ppl.__getitem__)
     not_apart = [label for label in stored.schedules if label not in (of_schedules, *_above(stored, of_schedules))]
     past = {row.schedule: row.change.sign for row in METRIC.rows(stored) if row.tokens == PAST}
@@ -81,12 +82,6 @@ def _undecided(stored: Stored, rivals: list[str], ppl: dict[str, float]) -> str:
     nearest = stored.markdown_name(min(rivals, key=lambda label: ppl.get(label, math.inf)))
     both = f"it and {nearest}" if len(rivals) == 1 else f"it, {nearest} and {len(rivals) - 1} more"
     return f"undecided between {both}"
-
-
-def _truncated(stored: Stored) -> dict[str, float]:
-    """Returns a dict with truncation's perplexity at the longest length, by its label; empty if it is unknown."""
-    loss = truncated(stored).get((TRUNCATION, stored.lengths[-1]))
-    return {TRUNCATION: exp(loss.mean)} if loss else {}
 
 
 def _changed(stored: Stored, ppl: dict[str, float]) -> str | None:
@@ -130,7 +125,7 @@ def _past_truncation(stored: Stored, ppl: dict[str, float], few: str) -> str:
         where = f"on far repeats (of text {distance_of(stored):,}+ tokens back)"
         use = ": use it if those matter" if far.sign == -1 != past.sign else ""
         parts.append(effect(far, "wins", "loses", where) + use)
-    explained = "" if _truncated(stored) else f" to {trained}"
+    explained = "" if stored.truncated_losses else f" to {trained}"
     return _compared(stored, few, f"{TRUNCATION}{explained}", schedule, parts)
 
 

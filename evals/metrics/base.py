@@ -181,16 +181,21 @@ class Marked(NamedTuple):
     loss: Estimate | None
 
 
+def picked(losses: Sequence[np.ndarray], masks: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Returns the losses of the marked tokens of each window; a mask may be longer than the window's losses."""
+    return [nll[mask[: len(nll)]] for nll, mask in zip(losses, masks, strict=True)]
+
+
 def masked(stored: Stored, losses: Sequence[np.ndarray], masks: Sequence[np.ndarray]) -> Marked:
     """Counts the marked tokens, and computes their mean loss.
 
     Args:
         masks: per window, bool [tokens], for at least as many tokens as there are losses.
     """
-    picked = [nll[mask[: len(nll)]] for nll, mask in zip(losses, masks, strict=True)]
-    counts = sums_of(picked)[1]
+    tokens = picked(losses, masks)
+    counts = sums_of(tokens).counts
     documents = sum(any(each) for each in stored.of_texts(counts))
-    return Marked(sum(counts), documents, sum(map(bool, counts)), mean_of(stored, picked))
+    return Marked(sum(counts), documents, sum(map(bool, counts)), mean_of(stored, tokens))
 
 
 def rests_on(stored: Stored) -> str:

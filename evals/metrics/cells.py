@@ -131,11 +131,6 @@ def leans(value: float, low: float, high: float) -> bool:
     return max(below, above) > max(_LEANING * min(below, above), 1e-6 * abs(value))
 
 
-def negligible(change: Estimate) -> bool:
-    """Returns whether a difference and the known bounds of its interval all round to zero in a sentence."""
-    return not any(float(f"{bound or 0:{SENTENCE}}") for bound in (change.mean, change.low, change.high))
-
-
 def misleads(low: float, high: float, mean: str, half: str) -> bool:
     """Returns whether the rounded mean ± half-interval and the bounds disagree on whether zero is in the interval."""
     seems = abs(float(mean.rstrip("%"))) > float(half.rstrip("%"))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from ...output.formatting import markdown
 from ..checking import Length
 from ..data.far_repeats import ORDER, far_repeats
@@ -50,6 +52,14 @@ def distance_of(stored: Stored) -> int | None:
     return _DISTANCE.of(stored) or stored.trained_length
 
 
+def masks_of(stored: Stored, distance: int | None) -> list[np.ndarray]:
+    """Returns, per window, a mask of the far repeats among the tokens with losses; empty if they are unknown."""
+    if distance is None:
+        return []
+    first = 0 if stored.bos else 1
+    return [far_repeats(document.ids, distance)[first:] for document in stored.documents]
+
+
 class FarRepeats(Metric[Stored, RepeatsRow]):
     """The perplexity of far repeats and of all other tokens."""
 
@@ -59,10 +69,9 @@ class FarRepeats(Metric[Stored, RepeatsRow]):
     def reduce(self, stored: Stored) -> list[RepeatsRow]:
         """Returns a row for every schedule at every length beyond the distance."""
         distance = distance_of(stored)
-        if distance is None or not stored.documents:
+        far = masks_of(stored, distance)
+        if distance is None or not far:
             return []
-        first = 0 if stored.bos else 1
-        far = [far_repeats(document.ids, distance)[first:] for document in stored.documents]
         rows = []
         for schedule, length in stored.read_from:
             if length > distance:

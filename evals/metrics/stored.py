@@ -277,6 +277,11 @@ class Stored(Measured):
         pairs = zip(run.nll, last.losses(length), strict=True)  # index 0 is position 1
         return self.wanted([np.concatenate([within[: short - 1], beyond]) for within, beyond in pairs])
 
+    @property
+    def truncated_losses(self) -> dict[int, float]:
+        """Truncation's mean loss at each length, in nats per token; empty if truncation was not measured."""
+        return {length: self.totals(TRUNCATION, length).mean for length in self.lengths if self.truncated(length)}
+
     def identified(self) -> list[Identity]:
         """Returns the hashes of the scored documents, in order."""
         return self.identities or self._identities

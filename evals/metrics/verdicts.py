@@ -15,9 +15,10 @@ from ...output.formatting import markdown
 from ..facts import AS_IS, TRUNCATION
 from ..statistics.intervals import CONCLUSIVE, PERCENT, Average, familywise
 from . import perplexity
-from .against_truncation import ALL, compared, far_masks
-from .base import Metric, rests_on
+from .against_truncation import past
+from .base import Metric, picked, rests_on
 from .cells import TABLE, change_cell, digits, exp
+from .far_repeats import distance_of, masks_of
 from .paired import short_length
 from .stored import Stored, Totals, sums_of
 
@@ -118,11 +119,13 @@ def _differences(stored: Stored) -> dict[tuple[str, str, int, str], Totals]:
         for one, other, length in pairs
     }
     if stored.truncation and longest > stored.truncation.length:
-        masks = far_masks(stored)
+        masks = [mask[stored.truncation.length - 1 :] for mask in masks_of(stored, distance_of(stored))]
         for label in labels:
-            for which, (ours, theirs) in compared(stored, stored.truncation, masks, label, longest).items():
-                place = label, TRUNCATION, longest, PAST if which == ALL else FAR
-                found[place] = sums_of(ours).minus(sums_of(theirs))
+            ours, theirs = past(stored, stored.truncation, label, longest)
+            found[label, TRUNCATION, longest, PAST] = sums_of(ours).minus(sums_of(theirs))
+            if masks:
+                far, cut_off = sums_of(picked(ours, masks)), sums_of(picked(theirs, masks))
+                found[label, TRUNCATION, longest, FAR] = far.minus(cut_off)
     return found
 
 

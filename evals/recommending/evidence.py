@@ -15,8 +15,9 @@ from ...engines.exported import patch_command
 from ...output.formatting import argument
 from ...request import Request, RequestOptions
 from ..checking import Count, Length
-from ..data.far_repeats import far_repeats
 from ..facts import TRUNCATION
+from ..metrics.base import picked
+from ..metrics.far_repeats import masks_of
 from ..metrics.stored import Totals, part_of, sums_of
 from ..results.result import Result
 from ..statistics.intervals import familywise
@@ -97,12 +98,11 @@ class Evidence:
     def far_repeats(self, label: str) -> Totals:
         """Returns the losses of held-out tokens that repeat text further back than the trained length."""
         losses = self.comparison.losses(label, self.objective.target)
-        return sums_of(nll[mask[: len(nll)]] for nll, mask in zip(losses, self._far, strict=True))
+        return sums_of(picked(losses, self._far))
 
     @cached_property
     def _far(self) -> list[np.ndarray]:
-        first = 0 if self.losses.bos else 1
-        return [far_repeats(each.ids, self.objective.short)[first:] for each in self.comparison.documents]
+        return masks_of(self.comparison, self.objective.short)
 
     @cached_property
     def truncates(self) -> bool:

@@ -222,20 +222,19 @@
   function truncation() {
     if (!find("truncation")) return;
     const series = shown().filter((s) => s.truncation.length);
-    const part = (row, of) => ({ mean: row[`${of}delta_nll`], low: row[`${of}low`], high: row[`${of}high`], over: row[`${of}interval`] });
+    const part = (row) => ({ mean: row.delta_nll, low: row.low, high: row.high, over: row.interval });
     const aside = (n) => 2 ** (0.05 * (n - (series.length - 1) / 2));
     const traces = series.flatMap((s, n) => {
-      const points = s.truncation.map((row) => ({ x: row.length * aside(n), at: row.length, ...part(row, "") }));
+      const points = s.truncation.map((row) => ({ x: row.length * aside(n), at: row.length, ...part(row) }));
       return line(s, points, (p) => `${s.label}<br>${tokens(p.at)} tokens: ${signed(p.mean)}`, true);
     });
     const lengths = [...new Set(series.flatMap((s) => s.truncation.map((row) => row.length)))].sort((a, b) => a - b);
     const form = layout("context length (tokens)", "nats per token", lengths);
     form.yaxis = { ...form.yaxis, zeroline: true, zerolinecolor: ink(), zerolinewidth: 1.5 };
     plot("truncation", traces, keepNear(form, traces, false));
-    const cellOf = (row, of) => (has(row[`${of}delta_nll`]) ? marked(part(row, of), -1) : "-");
     const rows = series.flatMap((s) => s.truncation.map((row) => [s.label, tokens(row.length), row.nll.toFixed(4),
-      row.truncated_nll.toFixed(4), ...["", "far_"].map((of) => cellOf(row, of))]));
-    fill(find("truncation-table"), ["schedule", "length", "its loss", "truncation's", "all tokens", "far repeats"], rows);
+      row.truncated_nll.toFixed(4), marked(part(row), -1)]));
+    fill(find("truncation-table"), ["schedule", "length", "its loss", "truncation's", "difference"], rows);
   }
 
   function subsets() {

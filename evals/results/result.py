@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ...files import local_path
 from ...output.formatting import definitions, escaped, listed
 from ..data.chats import ASSISTANT
-from ..facts import AS_IS, TRUNCATION
+from ..facts import TRUNCATION
 from ..metrics import METRICS, against_truncation, by_position, far_repeats, key_tokens, paired, perplexity, verdicts
 from ..metrics.against_truncation import TruncationRow
 from ..metrics.answer import answer
@@ -156,10 +156,7 @@ class Result(Stored, Saved):
         Up to the trained length, truncation is the unchanged model.
         """
         ppl = {(row.schedule, row.length): row.ppl for row in self.rows}
-        if losses := against_truncation.truncated(self):
-            ppl |= {(TRUNCATION, n): ppl[AS_IS, n] for n in self.lengths} | {
-                key: exp(losses[key].mean) for key in losses
-            }
+        ppl |= {(TRUNCATION, length): exp(loss) for length, loss in self.truncated_losses.items()}
         cells = {key: digits(value, 4) for key, value in ppl.items()}
         return table(self.lengths, "perplexity", cells, dict.fromkeys(key[0] for key in ppl), self.named)
 

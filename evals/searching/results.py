@@ -25,7 +25,7 @@ from ..facts import AS_IS, TRUNCATION
 from ..metrics import verdicts
 from ..metrics.base import Metric, Picture
 from ..metrics.cells import digits, exp, percent
-from ..metrics.stored import Measured, sums_of
+from ..metrics.stored import Measured
 from ..metrics.verdicts import worse_than_a_guess
 from ..results.result import Result
 from ..results.saving import Saved, sentences_of
@@ -146,9 +146,8 @@ class SearchResult(Saved):
         found: dict[str, dict[str, float]] = {}
         for row in self.comparison.rows:
             found.setdefault(self.named(row.schedule), {})[str(row.length)] = row.ppl
-        for length in self.comparison.lengths:
-            if losses := self.comparison.truncated(length):
-                found.setdefault(TRUNCATION, {})[str(length)] = exp(sums_of(losses).mean)
+        for length, loss in self.comparison.truncated_losses.items():
+            found.setdefault(TRUNCATION, {})[str(length)] = exp(loss)
         return found
 
     def changes(self) -> dict[str, Estimate]:
@@ -157,8 +156,8 @@ class SearchResult(Saved):
         documents chose the schedule."""
         measured, target = self.comparison, self.comparison.lengths[-1]
         others = {name: measured.totals(name, target) for name in (self.search.start, AS_IS)}
-        if cut_off := measured.truncated(target):
-            others[TRUNCATION] = sums_of(cut_off)
+        if measured.truncated(target):
+            others[TRUNCATION] = measured.totals(TRUNCATION, target)
         found, ours = dict[str, Estimate](), measured.totals(self.label, target)
         for name, theirs in others.items():
             change = measured.average(*ours.minus(theirs), familywise(len(others)))

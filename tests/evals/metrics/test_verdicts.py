@@ -96,7 +96,7 @@ def test_of_fewer_than_ten_documents_nothing_is_concluded_and_the_sentences_say_
 def test_of_fewer_than_five_documents_there_is_a_dash_for_an_interval_and_the_line_says_why():
     result = table(np.random.default_rng(3), 2, 4, far=True)
     text = result.to_markdown()
-    assert "± 0" not in text and " to +" not in text and text.count("± -") == 6 + 3 + 6 + 4 + 4 + 4 + 1
+    assert "± 0" not in text and " to +" not in text and text.count("± -") == 6 + 3 + 6 + 4 + 4 + 1
     assert "no interval (± -): it needs 5 documents" in text
 
 

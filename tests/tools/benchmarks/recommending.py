@@ -20,24 +20,17 @@ from statistics import median
 
 import numpy as np
 
-from ropescale.checkpoints.loading import load_model, load_tokenizer
-from ropescale.evals.backends.schedules import Schedules
-from ropescale.evals.backends.variants import trained_length
-from ropescale.evals.data.sources import TextSource
-from ropescale.evals.facts import positions_of
+from ropescale.configs.configuration import trained_in
+from ropescale.evals import Result, perplexity
+from ropescale.evals.facts import AS_IS, positions_of
 from ropescale.evals.metrics.stored import Stored, part_of
+from ropescale.evals.metrics.verdicts import too_few
 from ropescale.evals.recommending.candidates import find_candidates
 from ropescale.evals.recommending.options import SHORT_WEIGHT, TOLERANCE, objective_of
 from ropescale.evals.recommending.race import FINALISTS, decide, run_race, share_kept, split_windows
 from ropescale.evals.reference import CHECKPOINT, held_out_documents
-from ropescale.evals.results.result import Result
-from ropescale.evals.running.corpus import Corpus
-from ropescale.evals.running.options import PerplexityOptions
-from ropescale.evals.running.perplexity import PerplexityRun
 from ropescale.evals.running.truncation import SHARES
-from ropescale.evals.statistics.intervals import LEVEL
-from ropescale.evals.store import opened
-from ropescale.models.patching import configuration_before
+from ropescale.evals.statistics.intervals import familywise
 
 TARGET = 2048
 
@@ -45,26 +38,22 @@ TARGET = 2048
 def score(model: str, text: str, windows: int, out: Path) -> None:
     """Scores the whole grid, and saves the result in ``OUT``."""
     folder = CHECKPOINT if model == "reference" else Path(model)
-    loaded, tokenizer = load_model(folder, "float32", "cpu"), load_tokenizer(folder)
-    trained = trained_length(loaded)
-    lengths = [length for length in (256, 512, 1024, TARGET) if length >= trained]
-    single = Path(text).is_file()
-    documents = held_out_documents() if text == "modules" else next(iter(TextSource([text]).texts().values()))
-    options = PerplexityOptions(
-        windows=windows if single else 1,
-        max_docs=None if single else windows,
+    config = json.loads((folder / "config.json").read_text())
+    candidates = find_candidates(config, TARGET, {}).candidates
+    lengths = [length for length in (256, 512, 1024, TARGET) if length >= trained_in(config)]
+    perplexity(
+        folder,
+        held_out_documents() if text == "modules" else Path(text),
+        lengths,
+        [each.spec for each in candidates if each.spec != AS_IS],
+        windows=windows if Path(text).is_file() else 1,
+        max_docs=None if Path(text).is_file() else windows,
         short_context=False,
         truncation=False,
-        progress=True,
-        path=folder,
         source=text,
+        out=out,
+        progress=True,
     )
-    corpus = Corpus(documents, lengths, tokenizer, "auto", options)
-    specs = [each.spec for each in find_candidates(configuration_before(loaded), TARGET, {}).candidates]
-    run = PerplexityRun(loaded, corpus, Schedules(specs), options)
-    with opened(out) as store:
-        run.run(store)
-    run.result().save(out)
 
 
 @dataclass(frozen=True)
@@ -101,13 +90,14 @@ def replay(stored: Result, seed: int, short_weight: float) -> Replayed:
         fed += len(candidates) * len(windows)
         return given
 
-    first, second = (sorted(part) for part in split_windows(given.windows))
+    first, second = (sorted(part) for part in split_windows(given.windows, search=False))
     always = find_candidates(config, TARGET, {}).always
     besides = _truncation(trained, len(second), FINALISTS + len(always))
     most = share_kept(len(specs), len(always), first, second, besides)
     rounds = run_race(specs, weights, first, always, most, measure)
     finalists = [each for each in specs if each in {*always, *rounds[-1].kept}]
-    level = LEVEL ** (1 / comb(len(finalists), 2))
+    judged = len(specs if first == second else finalists)
+    level = familywise(comb(judged + 1, 2) + 2 * judged - 1)
     found = decide(part_of(measure(finalists, second), second), given, weights, finalists, TOLERANCE, level)
     mine, theirs = ({each: math.exp(part.totals(each, TARGET).mean) for each in specs} for part in (given, other))
     best = min(specs, key=mine.__getitem__)
@@ -117,7 +107,7 @@ def replay(stored: Result, seed: int, short_weight: float) -> Replayed:
         theirs[found.chosen] / min(theirs.values()) - 1,
         theirs[found.chosen] / theirs[best] - 1,
         (fed + besides) / (len(specs) * sum(given.windows)),
-        not (found.open or found.too_short),
+        not (found.open or too_few(part_of(given, second).texts)),
     )
 
 
