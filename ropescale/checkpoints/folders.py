@@ -453,13 +453,17 @@ def entry_of(path: Path, how: str | None) -> Entry:
 
 def why_not_ours(folder: Path) -> str | None:
     """Returns why ``force`` may not replace a folder, or None if ropescale wrote everything in it."""
-    if folder.is_symlink() or not folder.is_dir():
-        kind = "a symbolic link" if folder.is_symlink() else "a file"
-        return f"{folder} was not written by ropescale ({kind}), so force does not replace it; choose another folder"
+    foreign = None
+    if folder.is_symlink():
+        foreign = "a symbolic link"
+    elif not folder.is_dir():
+        foreign = "a file"
+    elif not os.path.lexists(folder / RECORD):
+        foreign = f"no {RECORD}"
+    if foreign:
+        return f"{folder} was not written by ropescale ({foreign}), so force does not replace it; choose another folder"
     if _is_mount(folder):
         return f"{folder} is a mount point, so force does not replace it; empty it, or choose another folder"
-    if not os.path.lexists(folder / RECORD):
-        return f"{folder} was not written by ropescale (no {RECORD}), so force does not replace it; remove it yourself"
     if os.path.lexists(folder / BACKUP):
         return (
             f"{folder} was patched in place and contains {BACKUP}, so force does not replace it; choose another "
@@ -576,8 +580,6 @@ def check_target(source: Path | None, out: str | Path, force: bool = False) -> P
         recover(target)
         if not os.path.lexists(target) or is_empty(target):
             return target
-        if not force:
-            raise CheckpointError(f"{target} exists already; choose another folder, or allow to replace it", "force")
         if why := why_not_ours(target):
             raise CheckpointError(why, "force")
     if there in (Path.cwd(), *Path.cwd().parents):
@@ -588,4 +590,6 @@ def check_target(source: Path | None, out: str | Path, force: bool = False) -> P
             raise CheckpointError(
                 f"{target} contains the target of the link {path}, which would be destroyed; choose another folder"
             )
+    if not force:  # last, so that this advice succeeds
+        raise CheckpointError(f"{target} exists already; choose another folder, or allow to replace it", "force")
     return target

@@ -12,18 +12,10 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from ..configs.configuration import Configuration
-from ..errors import CheckpointError, ConfigError, RopescaleError, ScheduleError, VerificationError
+from ..errors import CheckpointError, ConfigError, RopescaleError, ScheduleError
 from ..files import write_synced
-from ..models.patching import installed, why_held
-from ..models.rotary_modules import (
-    RTOL,
-    difference,
-    layer_keys,
-    quiet_transformers,
-    rotary_modules,
-    table_at,
-    whole_config,
-)
+from ..models.patching import check_live, installed, why_held
+from ..models.rotary_modules import quiet_transformers, whole_config
 from ..output.formatting import first_line
 from ..planning.plan import Plan, make_plan
 from ..record import as_json, make_record, original_config, read_record
@@ -86,7 +78,7 @@ def saved_schedule(model: nn.Module) -> SavedSchedule:
         raise RopescaleError(f"this model cannot be saved: {reason}")
     if plan is None:
         return _recorded(model, source, hub_id)
-    _refuse_other_tables(model, plan)
+    check_live(model, plan)
     config = _of_source(source, plan)
     if config is None:
         now = _parsed(model, _with_rope_of(whole_config(model).to_dict(), plan.original.raw))
@@ -114,23 +106,6 @@ def _of_source(source: Path | None, plan: Plan) -> dict[str, object] | None:
     except (ConfigError, ScheduleError):
         return None
     return config if (plan.tables, plan.length) == (there.tables, there.length) else None
-
-
-def _refuse_other_tables(model: nn.Module, plan: Plan) -> None:
-    """Raises an error if a model's tables differ from its patches.
-
-    Raises:
-        VerificationError: the tables differ; the message names the module.
-    """
-    for name, module in rotary_modules(model):
-        for key in layer_keys(module):
-            layer = plan.layers.get(key)
-            off = 0.0 if layer is None else difference(*table_at(module, key, plan.length), layer.table(plan.length))
-            if not off <= RTOL:
-                raise VerificationError(
-                    f"the schedule is no longer live: {name} ({key} layers) differs from the patch by {off:.1e} "
-                    "relative; patch the model again, then save it"
-                )
 
 
 def _recorded(model: nn.Module, source: Path | None, hub_id: str | None) -> SavedSchedule:

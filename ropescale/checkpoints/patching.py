@@ -19,7 +19,6 @@ from ..errors import CheckpointError
 from ..files import (
     local_path,
     open_regular,
-    read_json,
     sha256,
     target_or_warning,
     translated,
@@ -185,14 +184,7 @@ def restore(folder: str | Path) -> Path:
     if not path.is_dir():
         raise CheckpointError(f"folder {path} does not exist; give the checkpoint that was patched in place")
     if not (path / BACKUP).is_dir():
-        record = read_json(path / RECORD) if (path / RECORD).exists() else {}
-        source = cut(visible(str(record.get("source"))), 100)
-        why = "it was not patched in place"
-        if "files" in record:  # only the record of a separate folder lists files
-            why += f"; it was patched from {source}, which is untouched"
-        elif record:
-            why = f"it has no {BACKUP}; its record names {source} as its source"
-        raise CheckpointError(f"nothing to restore in {path}: {why}")
+        raise CheckpointError(f"nothing to restore in {path}: it was not patched in place (it has no {BACKUP})")
     with translated(path):
         put_back(path)
     return path

@@ -32,11 +32,11 @@ from .rotary_modules import (
     is_stock,
     keep_float32,
     layer_keys,
-    live_table,
     quiet_transformers,
     rope_type_of,
     rotary_modules,
     softmax_scale,
+    table_at,
     text_config,
     varies,
     whole_config,
@@ -334,11 +334,12 @@ def check_live(model: nn.Module, plan: Plan, frozen_at: int | None = None) -> No
         layer = plan.layers.get(key)
         if layer is None:
             continue
-        length = (frozen_at or 1) if length_dependent(layer.schedule) else plan.length
-        off = difference(*live_table(module, key), layer.table(length))
+        length = frozen_at or plan.length
+        off = difference(*table_at(module, key, length), layer.table(length))
         if not off <= RTOL:
             raise VerificationError(
-                f"the schedule is not live: {name} ({key} layers) differs from the request by {off:.1e} relative"
+                f"the schedule is not live: {name} ({key} layers) differs from the request by {off:.1e} relative; load "
+                "the model again, and patch it"
             )
     missing = plan.layers.keys() - {key for _, _, key in carried}
     if missing:

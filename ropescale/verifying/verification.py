@@ -26,7 +26,7 @@ from ..planning.layers import describe_scaling
 from ..planning.plan import Plan
 from ..record import around_switch, softmax_factor
 from ..rope import Rope
-from ..schedules import AsIs, Frequencies, compute, describe
+from ..schedules import AsIs, Frequencies, compute
 from .decoding import Stretch
 
 if TYPE_CHECKING:
@@ -248,12 +248,17 @@ def stated(ropes: Mapping[str, Rope], length: int) -> Intended:
 
 def planned(plan: Plan, length: int) -> Intended:
     """Computes the tables of a plan at a length in tokens."""
-    asked = asked_for(plan.planned.ropes, length)
+    return _on_top(asked_for(plan.planned.ropes, length), plan)
+
+
+def _on_top(asked: Intended, plan: Plan) -> Intended:
+    """Replaces the tables of the layers that a plan changes."""
+    layers = plan.layers.items()
     return replace(
         asked,
-        schedules={key: plan.label(key) for key in plan.layers} or asked.schedules,
-        tables={**asked.tables, **{key: layer.table(length) for key, layer in plan.layers.items()}},
-        sides={**asked.sides, **{key: around_switch(each.schedule, each.rope) for key, each in plan.layers.items()}},
+        schedules={key: plan.label(key) for key, _ in layers} or asked.schedules,
+        tables={**asked.tables, **{key: layer.table(asked.length) for key, layer in layers}},
+        sides={**asked.sides, **{key: around_switch(layer.schedule, layer.rope) for key, layer in layers}},
     )
 
 
@@ -285,11 +290,5 @@ def in_memory(model: nn.Module, length: int) -> Intended:
     The tables are those at ``length``, or at the length at which the model's tables are frozen."""
     plan, held = installed(model), held_at(model)
     asked = asked_for(read_rope(whole_config(model).to_dict()), held or length)
-    layers = {} if plan is None else plan.layers
-    patched = {key: around_switch(layer.schedule, layer.rope) for key, layer in layers.items()}
-    return replace(
-        asked,
-        schedules={key: describe(layer.schedule) for key, layer in layers.items()} or asked.schedules,
-        tables={**asked.tables, **{key: layer.table(asked.length) for key, layer in layers.items()}},
-        sides={} if held is not None else {**asked.sides, **patched},
-    )
+    intended = asked if plan is None else _on_top(asked, plan)
+    return intended if held is None else replace(intended, sides={})

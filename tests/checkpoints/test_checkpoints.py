@@ -473,11 +473,8 @@ def test_a_killed_command_is_completed_when_it_is_given_again(source, tmp_path, 
 
 
 def test_there_must_be_something_to_restore(source, tmp_path):
-    with pytest.raises(CheckpointError, match=r"was not patched in place$"):
+    with pytest.raises(CheckpointError, match="was not patched in place"):
         restore(source)
-    patch_checkpoint(source, tmp_path / "out", "yarn:factor=4")
-    with pytest.raises(CheckpointError, match=f"it was patched from {source.name}, which is untouched"):
-        restore(tmp_path / "out")
     with pytest.raises(CheckpointError, match="does not exist"):
         restore(tmp_path / "none")
 

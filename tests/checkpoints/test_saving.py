@@ -182,7 +182,7 @@ def test_what_cannot_be_saved_is_refused_in_one_line_and_leaves_nothing(source, 
         model.generation_config.temperature = -1.0  # which transformers refuses to write
         refused("cannot be saved")
         model.model.rotary_emb.inv_freq.mul_(2)
-        refused("no longer live")
+        refused("is not live")
     assert sorted(os.listdir(tmp_path)) == ["source", "there"] and os.listdir(tmp_path / "there") == ["notes"]
 
 

@@ -119,7 +119,12 @@ def test_places_that_cannot_be_are_refused(model, capsys, words, sentence):
 
 def test_an_existing_output_is_refused_and_a_dry_run_shows_what_would_be_written(model, capsys, ran):
     write_files(Path("out"), {"mine.txt": "mine"})
-    said = "out exists already; choose another folder, or allow to replace it"
+    Path("empty").mkdir()
+    Path("link").symlink_to("empty")
+    refused(
+        capsys, [word.replace("out", "link") for word in PATCH], "link was not written by ropescale (a symbolic link)"
+    )
+    said = "out was not written by ropescale (no ropescale.json), so force does not replace it; choose another folder"
     refused(capsys, PATCH, f"{said} (--force)")
     shown = ran(*PATCH, "--dry-run")
     assert '+    "rope_type": "yarn"' in shown.out and f"warning: the command would write nothing: {said}" in shown.err
