@@ -85,7 +85,11 @@ def generate() -> dict[str, Json | None]:
 
 
 def generate_sections(table: Mapping[str, object]) -> dict[str, list[str]]:
-    """Returns the dotted sections in which the class of each type outside the table reads rope parameters."""
+    """Returns the dotted sections in which the class of each type outside the table reads rope parameters.
+
+    A class that declares rope parameters, and reads flat ones in no section, is left out: where it reads them is not
+    known.
+    """
     from transformers import CONFIG_MAPPING
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
@@ -95,8 +99,12 @@ def generate_sections(table: Mapping[str, object]) -> dict[str, list[str]]:
             cls = CONFIG_MAPPING[model_type]
             parts = {name: getattr(part, "sub_configs", {}) for name, part in getattr(cls, "sub_configs", {}).items()}
             paths = [(), *((name,) for name in parts), *((one, two) for one, inner in parts.items() for two in inner)]
-            if _built(cls) is not None:
-                found[model_type] = [".".join(path) for path in paths if _reads(cls, path)]
+            default = _built(cls)
+            if default is None:
+                continue
+            sections = [".".join(path) for path in paths if _reads(cls, path)]
+            if sections or not hasattr(type(default.get_text_config(decoder=True)), "rope_parameters"):
+                found[model_type] = sections
     return found
 
 
