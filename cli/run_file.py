@@ -90,7 +90,7 @@ def _read(path: str) -> Mapping[object, object]:
 def _found(value: str, param: click.Parameter, file: str) -> str:
     """Returns a path that is relative to the file of options as one that this process finds."""
     if isinstance(param.type, Place | SpecText) and value and not os.path.isabs(value):
-        path = os.path.join(os.path.dirname(os.path.abspath(file)), value)
+        path = os.path.join(os.path.dirname(file), value)
         if os.path.exists(path):
             return os.path.normpath(path)
     return value

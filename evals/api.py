@@ -19,9 +19,9 @@ from ..configs.configuration import trained_in
 from ..errors import DataError
 from ..files import writable_file
 from ..lengths import parse_length
-from ..request import RequestOptions
+from ..request import Request, RequestOptions
 from .backends.opening import OpenedModel, opened
-from .backends.schedules import Schedules, requested
+from .backends.schedules import Schedules, filled, requested
 from .data.given import folders_in, prompts_in, refuse_endless, texts_of
 from .data.key_tokens import ALPHA, BETA, KIND, MAX_LENGTH, STRIDE, WINDOW, KeySpans, check_replaceable, check_window
 from .data.windows import check_lengths, check_stride
@@ -31,7 +31,6 @@ from .recommending.candidates import objective_and_candidates, served_candidates
 from .recommending.options import TOLERANCE, RecommendOptions
 from .results.folder import writable_folder
 from .running.corpus import Corpus
-from .running.filling import filled
 from .running.options import PerplexityOptions, refuse_impossible
 from .scoring.batches import LOGITS_BYTES
 from .searching.options import SearchOptions, lengths_to, plan_of_start, schedule_file
@@ -224,17 +223,16 @@ def _perplexity_run(
     options = replace(options, progress=notes)
     check_stride(options.stride, sizes)
     refuse_endless(documents, options.max_docs)
-    if not given.served:
-        schedules = filled(schedules, lambda now: given.configs[now], sizes[-1], notes)
-        if options.asks_truncation:
-            refuse_impossible(options.asks_truncation, sizes[-1], trained_in(given.configs[0]))
+    schedules = _planned(schedules, given, sizes[-1], notes)
+    if options.asks_truncation and not given.served:
+        refuse_impossible(options.asks_truncation, sizes[-1], trained_in(given.configs[0]))
     texts, source = texts_of(documents)
     corpus = Corpus(texts, sizes, given.tokenizer, bos, options, source)
     given.refuse_unused(corpus.count("chat"))
     given.warn(notes)
     from .running.perplexity import PerplexityRun
 
-    return PerplexityRun(given.backend(here, options.logits_bytes), corpus, given.measured(schedules))
+    return PerplexityRun(given.backend(here, options.logits_bytes), corpus, schedules)
 
 
 def retrieval(
@@ -336,7 +334,7 @@ def retrieval(
 
     def prepare(here: World) -> RetrievalRun:
         sizes, notes = check_lengths(lengths), _notes(progress, here)
-        wanted = asked if given.served else filled(asked, lambda now: given.configs[now], sizes[-1], notes)
+        planned = _planned(asked, given, sizes[-1], notes)
         if given.tokenizer is None:
             raise DataError("retrieval writes prompts; give tokenizer=", "tokenizer")
         prompt_set = make_prompts(given.tokenizer, sizes, depths, options)
@@ -344,7 +342,7 @@ def retrieval(
         from .retrieving.retrieval_run import RetrievalRun
 
         backend = given.backend(here, LOGITS_BYTES)
-        return RetrievalRun(backend, prompt_set, given.measured(wanted), replace(options, progress=notes))
+        return RetrievalRun(backend, prompt_set, planned, replace(options, progress=notes))
 
     with _processes(given) as group:
         return _carried_out(prepare, group, out, Retrieval.writable_folder, fresh, force, prompts, progress)
@@ -670,6 +668,16 @@ def _processes(given: OpenedModel) -> Iterator[Group]:
 def _notes(progress: bool | Notes, here: World) -> Notes:
     """Returns a run's notes, which only the first process shows."""
     return Notes(here.leads) if progress is True else Notes.of(progress)
+
+
+def _planned(asked: Schedules, given: OpenedModel, longest: int, notes: Notes) -> Schedules:
+    """Returns the schedules of a run with their plans; servers have schedules of their own."""
+    if not given.served:
+        return filled(asked, lambda now: given.configs[now], longest, notes)
+    names = [*(["schedules"] if asked.given else []), *Request.of(None, **asked.patching).given()]
+    if names:
+        raise DataError(f"{names[0]} applies to a loaded model, not to a server; leave it out", names[0])
+    return asked
 
 
 def _stride(stride: int | None, documents: TextsGiven, lengths: int | str | Iterable[int | str]) -> int | None:

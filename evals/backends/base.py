@@ -16,9 +16,9 @@ from ..store import Facts
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from ..backends.schedules import Schedules
     from ..data.documents import Document
     from ..data.questions import Prompt
+    from .schedules import Schedules
     from .tables import HeldTables, WithTables
 
 

@@ -8,8 +8,12 @@ from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from ...errors import DataError
+from ...models.patching import plan_for
 from ...models.rotary_modules import evaluating
-from ..backends.schedules import Schedules
+from ...planning.plan import Plan, is_as_is
+from ...request import Request
+from ...schedules.specs import is_same, parse, repeated, spelled_out
 from ..facts import ModelFacts
 from ..progress import Notes
 from ..scoring import memory
@@ -20,8 +24,9 @@ from ..store import Facts
 from . import fingerprints
 from .answering import AnswerScorer
 from .base import Backend
+from .schedules import Schedules
 from .tables import HeldTables
-from .variants import AS_IS, AsTrained, Unpatched, Variant, trained_length, variants
+from .variants import Variant, as_trained, of_own_patch, trained_length
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -50,7 +55,8 @@ class LoadedModel(Backend):
         scorer: Scorer | None = None,
         as_is: Variant | None = None,
     ) -> None:
-        self._as_is, self._path = as_is or Unpatched(model, AS_IS, {}), path
+        self._as_is, self._path = as_is or Variant(model, is_unpatched=True), path
+        self._plans: dict[str, Plan] = {}
         self.scorer = scorer or Scorer(model, logits_bytes)
         self.model: PreTrainedModel = self.scorer.model
         self.vocabulary = self.scorer.vocabulary
@@ -69,10 +75,35 @@ class LoadedModel(Backend):
         return {**fingerprints.arithmetic(self.model), "logits_bytes": self.scorer.logits_bytes}
 
     def variants(self, schedules: Schedules, notes: Notes) -> tuple[list[Variant], str]:
-        return variants(self._as_is, schedules, notes)
+        given = [self._variant(each, schedules) for each in schedules.given]
+        given += of_own_patch(self._as_is.model) if schedules.measures_own else []
+        base = self._as_is if schedules.baseline is None else self._variant(schedules.baseline, schedules)
+        found: dict[str, Variant] = {}
+        for variant in (self._as_is, *given, base):
+            same = found.get(variant.label)
+            if same is None:
+                if not any(is_same(variant.asked, each.asked) for each in found.values()):
+                    found[variant.label] = variant
+            elif not is_same(variant.asked, same.asked):
+                raise DataError(f"two different schedules are both called {variant.label!r}; give them different names")
+        for repeat in repeated([variant.asked for variant in given]):
+            notes.tell(f"note: {repeat}; it is measured once")
+        labels = (each.label for each in found.values() if is_same(base.asked, each.asked))
+        return list(found.values()), next(labels, base.label)
+
+    def _variant(self, schedule: object, schedules: Schedules) -> Variant:
+        """Returns the model under a schedule, whose plan is made once: before the model was loaded, or here."""
+        spec = parse(schedule)
+        if is_as_is(spec):
+            return self._as_is
+        request = Request.of(spec, **schedules.patching)
+        plan = schedules.plans.get(spelled_out(spec)) or self._plans.get(str(request))
+        if plan is None:
+            plan = self._plans[str(request)] = plan_for(self._as_is.model, request)
+        return Variant(self._as_is.model, spec, plan)
 
     def as_trained(self, length: int) -> HeldTables:
-        return AsTrained(self.model).tables([length])[length]
+        return as_trained(self.model).tables([length])[length]
 
     def texts(self, documents: Sequence[Document], bos: int | None, notes: Notes) -> Executor:
         return Executor(self.scorer, documents, bos, notes.warn)

@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...adapters import read_configs
 from ...errors import DataError
-from ..backends.schedules import Schedules
 from ..parallel.processes import Sharing, World
 from ..progress import Notes
 from .base import Backend
@@ -66,10 +64,6 @@ class OpenedModel(ABC):
             logits_bytes: the memory for one block of fp32 logits, in bytes.
         """
 
-    def measured(self, schedules: Schedules) -> Schedules:
-        """Returns the schedules to measure; the patch of a patched model is one of them."""
-        return schedules
-
     def refuse_unused(self, chats: int) -> None:
         """Raises an error if a chat template is given, and no document is a chat."""
         if isinstance(self.path, Checkpoint) and self.path.chat_template and not chats:
@@ -102,11 +96,6 @@ class InMemory(OpenedModel):
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase | None:
         return self._tokenizer
-
-    def measured(self, schedules: Schedules) -> Schedules:
-        from .variants import with_own
-
-        return replace(schedules, given=with_own(self._model, schedules.given))
 
     def backend(self, here: World, logits_bytes: int) -> Backend:
         from .loaded import LoadedModel
@@ -153,7 +142,7 @@ class OnServers(OpenedModel):
 
     def __init__(
         self,
-        servers: Server | Sequence[Server],
+        servers: Sequence[Server],
         tokenizer: PreTrainedTokenizerBase | None,
         path: str | os.PathLike[str] | None,
     ) -> None:
@@ -163,8 +152,7 @@ class OnServers(OpenedModel):
     @property
     def labels(self) -> Sequence[str]:
         """The labels of the servers' schedules."""
-        servers = [self._servers] if isinstance(self._servers, Server) else self._servers
-        return [each.label for each in servers]
+        return [each.label for each in self._servers]
 
     @property
     def configs(self) -> tuple[Config, Config]:
@@ -210,5 +198,10 @@ def opened(
             )
         return OnDisk(checkpoint, tokenizer)
     if isinstance(model, Server | Sequence):
-        return OnServers(model, tokenizer, path)
+        servers = [model] if isinstance(model, Server) else model
+        if not servers or not all(isinstance(server, Server) for server in servers):
+            raise DataError(
+                "model is neither a loaded model nor one or several Servers; load the model, or give its Server"
+            )
+        return OnServers(servers, tokenizer, path)
     return InMemory(model, tokenizer, path)

@@ -1,12 +1,21 @@
-"""The schedules of a run, as they are requested."""
+"""The schedules of a run: as they are requested, and with the fields and the plans that the request gives them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from ...request import RequestOptions
-from ...schedules.specs import with_each_factor
+from ...configs.configuration import trained_in
+from ...output.formatting import listed
+from ...planning.plan import Plan, check_taken, is_as_is, lacks_factor, make_plan, refuse_unused, share_of
+from ...request import Request, RequestOptions
+from ...schedules import specs
+from ...schedules.specs import ParsedSpec, Spec, of_several, spelled_out, with_each_factor
+from ..facts import AS_IS
+from ..progress import Notes
+
+UNCHANGED = specs.parse(AS_IS)
+"""The schedule of the unchanged model."""
 
 
 @dataclass(frozen=True)
@@ -14,14 +23,18 @@ class Schedules:
     """The schedules of a run in addition to ``as-is``, and their patching options.
 
     Attributes:
-        given: specs, schedule objects or variants.
+        given: specs, schedule objects or parsed specs.
         baseline: the baseline's spec; None for ``as-is``.
         patching: keyword arguments of :func:`ropescale.patch`.
+        plans: the plans that were made before the model was loaded, by the schedule's label.
+        measures_own: whether the patch of a patched model is measured, too.
     """
 
     given: Iterable[object] = ()
     baseline: object = None
     patching: RequestOptions = field(default_factory=RequestOptions)
+    plans: Mapping[str, Plan] = field(default_factory=dict)
+    measures_own: bool = False
 
 
 def requested(
@@ -34,4 +47,67 @@ def requested(
     given = [schedules] if isinstance(schedules, (str, Mapping)) or callable(schedules) else list(schedules)
     if isinstance(factor, Sequence):
         given, factor = list(with_each_factor(given, factor)), None
-    return Schedules(given, baseline, {**patching, "factor": factor})
+    return Schedules(given, baseline, {**patching, "factor": factor}, measures_own=True)
+
+
+def filled(asked: Schedules, configs: Callable[[bool], Mapping[str, object]], longest: int, notes: Notes) -> Schedules:
+    """Parses several schedules, and plans them with the requested factor, target length and fields.
+
+    Args:
+        asked: the schedules and their shared ``patching`` options.
+        configs: returns the configuration without ropescale's scaling or, given True, the current one; called once the
+            schedules are read.
+        longest: the largest measured length, which determines a factor that is not given.
+        notes: receives a note on such a factor.
+
+    Raises:
+        ScheduleError, ConfigError: a schedule is unknown, does not fit, or contradicts the request; no schedule has a
+            requested field; or the model is already scaled, and no option allows that.
+    """
+    request = Request.of(None, **asked.patching)
+    given = [specs.parse(each) for each in asked.given]
+    baseline = None if asked.baseline is None else specs.parse(asked.baseline)
+    every = [*given, *([] if baseline is None else [baseline])]
+    check_taken(every, request)
+    config = configs(request.on_top)
+    complete: list[ParsedSpec] = []
+    plans: dict[str, Plan] = {}
+    without, trained = [], 0
+    for spec in every:
+        if is_as_is(spec):
+            complete.append(spec)
+            continue
+        share = share_of(spec, request)
+        if share.target_length is None and lacks_factor(spec, share):
+            trained = request.original_length or trained_in(config)
+            if longest > trained:
+                share = replace(share, target_length=longest)
+                without.append(spelled_out(spec))
+        with of_several(spec, len(every)):
+            plan = make_plan(config, share)
+        complete.append(_filled(spec, plan))
+        plans[spelled_out(complete[-1])] = plan
+    one = replace(request, spec=next((spec for spec in every if not is_as_is(spec)), None))
+    refuse_unused(one, {"original_length"}.union(*(plan.used for plan in plans.values())))
+    if without:
+        notes.tell(
+            f"note: {listed(without)}: no factor is given; uses {longest / trained:g}, the largest length divided "
+            f"by the trained length ({longest:,} / {trained:,})"
+        )
+    return replace(asked, given=complete[: len(given)], baseline=baseline and complete[-1], plans=plans)
+
+
+def _filled(spec: ParsedSpec, plan: Plan) -> ParsedSpec:
+    """Returns a spec with the fields of its plan, or a spec for each layer type if the factors differ."""
+    if isinstance(spec, Mapping):
+        return {key: _with_fields(part, plan, key) for key, part in spec.items()}
+    parts = {key: _with_fields(spec, plan, key) for key in plan.layers}
+    texts = {part.text for part in parts.values()}
+    return parts if len(texts) > 1 else next(iter(parts.values()), spec)
+
+
+def _with_fields(spec: Spec, plan: Plan, key: str) -> Spec:
+    """Returns a spec with the requested overrides and the resolved factor. Its name, such as a path, is unchanged."""
+    spec = spec.with_text({name: text for name, text in plan.request.overrides.items() if spec.accepts(name)})
+    factor = Spec.of(plan.layers[key].requested).get("factor") if key in plan.layers else None
+    return spec if factor is None or factor == spec.get("factor") else spec.with_fields(factor=factor)

@@ -19,7 +19,6 @@ from ...errors import DataError, RopescaleError, ServerError
 from ...output.formatting import named
 from ...schedules.base import length_dependent
 from ...schedules.specs import Spec, spelled_out
-from ..backends.schedules import Schedules
 from ..data.documents import Document
 from ..data.questions import Prompt
 from ..facts import AS_IS, ModelFacts
@@ -29,6 +28,7 @@ from ..store import key_of
 from .answering import joined
 from .base import Backend
 from .engines import Asked, Generating, Scoring
+from .schedules import Schedules
 from .server import UNNAMED, Server, served_schedule
 from .tables import HeldTables, WithTables
 
@@ -55,15 +55,11 @@ class ServedModel(Backend):
 
     def __init__(
         self,
-        servers: Server | Sequence[Server],
+        servers: Sequence[Server],
         path: str | os.PathLike[str] | None,
         tokenizer: PreTrainedTokenizerBase | None,
     ) -> None:
-        self.servers, self.tokenizer = [servers] if isinstance(servers, Server) else servers, tokenizer
-        if not self.servers or not all(isinstance(server, Server) for server in self.servers):
-            raise DataError(
-                "model is neither a loaded model nor one or several Servers; load the model, or give its Server"
-            )
+        self.servers, self.tokenizer = servers, tokenizer
         self.labels = [server.label for server in self.servers]
         if len(self.labels) > 1 and len({*self.labels} - {UNNAMED}) < len(self.labels):
             raise DataError("several servers need distinct labels; give served_as for every server", "served_as")

@@ -20,15 +20,16 @@ from ...checkpoints.loading import load_model, load_tokenizer, usable_device
 from ...checkpoints.locating import read_config
 from ...configs.configuration import Configuration, read_rope
 from ...errors import CheckpointError, DataError
+from ...models.patching import plan_for
 from ...models.rotary_modules import evaluating
+from ...request import Request
 from ...verifying.decoding import written
-from ..facts import AS_IS
 from ..scoring.memory import is_out_of_memory, total_memory
 from ..scoring.scorer import Scorer
 from .client import NotANumber
 from .engines import Scoring
 from .server import Server
-from .variants import AsTrained, Variant
+from .variants import Variant, as_trained
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -183,10 +184,10 @@ def _scored(
     Raises:
         DataError: the folder has no schedule.
     """
-    others: list[Variant] = [AsTrained(model)]
+    others = [as_trained(model)]
     if Configuration.read(config).is_scaled:  # for scaling that ropescale did not write
-        others.append(Variant(model, "base", {"replace_scaling": True}))
-    own = Variant(model, AS_IS, {}).tables([limit])[limit]
+        others.append(Variant(model, plan=plan_for(model, Request("base", replace_scaling=True))))
+    own = Variant(model).tables([limit])[limit]
     made = (variant.tables([limit])[limit] for variant in others)
     without = next((tables for tables in made if tables.rotation != own.rotation), None)
     if without is None:

@@ -3,55 +3,64 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ...configs.configuration import trained_in
-from ...errors import DataError, RopescaleError
+from ...errors import RopescaleError
 from ...models import patching
 from ...models.rotary_modules import text_config, unwrapped, whole_config
 from ...planning.plan import Plan, plan_of_own
 from ...request import Request
 from ...schedules import specs
-from ...schedules.specs import is_same, repeated, spelled_out
-from ..facts import AS_IS
+from ...schedules.specs import ParsedSpec, Spec, spelled_out
 from . import fingerprints
-from .schedules import Schedules
+from .schedules import UNCHANGED
 from .tables import HeldTables
 
 if TYPE_CHECKING:
     from torch import nn
 
     from ...models.patching import Patch
-    from ...request import RequestOptions
-    from ..progress import Notes
 
 
 class Variant:
     """A model under a schedule.
 
-    Attributes:
-        label: the schedule's name in the results.
-        schedule: a spec such as ``yarn:factor=8``, or a schedule object.
+    Args:
+        schedule: the schedule, parsed; ``as-is`` for the model's current state.
+        plan: the plan of the schedule; None for the current state.
+        label: the schedule's name in the results; "" for its spec.
+        is_unpatched: whether the model's own patches are reverted while the schedule is measured.
     """
 
-    def __init__(self, model: nn.Module, schedule: object, request: RequestOptions) -> None:
-        self.model, self.schedule, self.request = model, schedule, request
-        self.asked = specs.parse(schedule)
-        self.label = spelled_out(self.asked)
-        self._plan: Plan | None = None
+    def __init__(
+        self,
+        model: nn.Module,
+        schedule: ParsedSpec = UNCHANGED,
+        plan: Plan | None = None,
+        label: str = "",
+        is_unpatched: bool = False,
+    ) -> None:
+        self.model, self.asked, self.plan = model, schedule, plan
+        self.label = label or spelled_out(schedule)
+        self._is_unpatched = is_unpatched
 
-    def applied(self, length: int | None = None) -> AbstractContextManager[Patch | None]:
+    @contextmanager
+    def applied(self, length: int | None = None) -> Iterator[Patch | None]:
         """Patches the model inside the block, frozen at ``length`` if given."""
-        if self.label == AS_IS and length is None:
-            return nullcontext()
-        if self._plan is not None:  # computed once: the model is the same at every length
-            return patching.Patch(self.model, self._plan, length)
-        request = self.request.copy()
-        if self.label == AS_IS:  # constant tables cannot be frozen
-            request["freeze_at"] = None
-        self._plan = patching.plan_for(self.model, Request.of(self.schedule, **request))
-        return patching.Patch(self.model, self._plan, length)
+        with patching.unpatched(self.model) if self._is_unpatched else nullcontext():
+            if self.plan is None and length is None:
+                yield None
+                return
+            with patching.Patch(self.model, self.plan or self._current, length) as patch:
+                yield patch
+
+    @cached_property
+    def _current(self) -> Plan:
+        """The plan that keeps the model's current state."""
+        return patching.plan_for(self.model, Request(UNCHANGED))
 
     @property
     def rotation(self) -> str:
@@ -86,67 +95,24 @@ class Variant:
         return any(isinstance(kind, str) and ("dynamic" in kind or kind == "longrope") for kind in flat)
 
 
-class Unpatched(Variant):
-    """A model without the patches of a loaded model: ``as-is``."""
-
-    @contextmanager
-    def applied(self, length: int | None = None) -> Iterator[Patch | None]:
-        with patching.unpatched(self.model), super().applied(length) as patch:
-            yield patch
-
-
-def with_own(model: nn.Module, given: Iterable[object]) -> list[object]:
-    """Returns the schedules to measure, followed by that of a loaded model's own patch, if it has one."""
-    named: list[object] = [given] if isinstance(given, str) else list(given)
+def of_own_patch(model: nn.Module) -> list[Variant]:
+    """Returns the model under its own patch, if it has one."""
     plan = patching.installed(model)
     if plan is None:
-        return named
-    parts = plan.schedules
-    own, held = Variant(model, AS_IS, {}), patching.held_at(model)
-    own.asked = specs.parse(parts if len({*map(str, parts.values())}) > 1 else next(iter(parts.values())))
-    own.label = spelled_out(own.asked) + (f" at {held:,} tokens" if held else "")
-    return [*named, own]
+        return []
+    parts = {key: Spec.of(schedule) for key, schedule in plan.schedules.items()}
+    is_same_everywhere = len({part.text for part in parts.values()}) == 1
+    spec = next(iter(parts.values())) if is_same_everywhere else parts
+    length = patching.held_at(model)
+    frozen = f" at {length:,} tokens" if length else ""
+    return [Variant(model, spec, label=spelled_out(spec) + frozen)]
 
 
-class AsTrained(Variant):
-    """A model with its training tables, that is, without ropescale's scaling in memory or in the model's folder."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__(model, AS_IS, {})
-        before = patching.configuration_before(model)
-        self._before = plan_of_own(before) if before != whole_config(model).to_dict() else None
-
-    def applied(self, length: int | None = None) -> AbstractContextManager[Patch | None]:
-        if self._before is None:
-            return super().applied(length)
-        return patching.Patch(self.model, self._before, length)
-
-
-def variants(as_is: Variant, schedules: Schedules, notes: Notes) -> tuple[list[Variant], str]:
-    """Returns the distinct schedules, including ``as-is`` and the baseline, and the baseline's label.
-
-    Args:
-        as_is: the model under ``as-is``.
-        notes: receives a note on schedules that are the same in a different spelling.
-
-    Raises:
-        ScheduleError: a spec cannot be read.
-        DataError: two different schedules have the same label.
-    """
-    given = [schedules.given] if isinstance(schedules.given, str) else list(schedules.given)
-    named = [as_is, *given, as_is if schedules.baseline is None else schedules.baseline]
-    made = [each if isinstance(each, Variant) else Variant(as_is.model, each, schedules.patching) for each in named]
-    found: dict[str, Variant] = {}
-    for variant in made:
-        same = found.get(variant.label)
-        if same and callable(same.schedule) and callable(variant.schedule) and same.schedule != variant.schedule:
-            raise DataError(f"two different schedules are both called {variant.label!r}; give them different names")
-        if same is None and not any(is_same(variant.asked, each.asked) for each in found.values()):
-            found[variant.label] = variant
-    for said in repeated([variant.asked for variant in made[1 : 1 + len(given)]]):
-        notes.tell(f"note: {said}; it is measured once")
-    same = (each.label for each in found.values() if is_same(made[-1].asked, each.asked))
-    return list(found.values()), next(same, made[-1].label)
+def as_trained(model: nn.Module) -> Variant:
+    """Returns a model with its training tables, that is, without ropescale's scaling in memory or in its folder."""
+    before = patching.configuration_before(model)
+    is_scaled = before != whole_config(model).to_dict()
+    return Variant(model, plan=plan_of_own(before) if is_scaled else None)
 
 
 def label(schedule: object) -> str:

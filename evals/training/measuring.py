@@ -24,8 +24,9 @@ from ...output.formatting import cut
 from ...verifying.verification import in_memory
 from ..backends.loaded import LoadedModel
 from ..backends.schedules import Schedules
-from ..backends.variants import AS_IS, Variant
+from ..backends.variants import Variant
 from ..data.chats import Given
+from ..facts import AS_IS
 from ..metrics import paired
 from ..results.result import Result
 from ..running.corpus import Corpus
@@ -98,7 +99,7 @@ class Measuring:
             schedules = Schedules(baseline=baseline, patching=self.options.patching)
             block = self.options.logits_bytes
             scorer = SharedScorer(cast("PreTrainedModel", own), block) if is_shared(own) else None
-            backend = LoadedModel(unwrapped(own), self.options.path, block, scorer, Variant(own, AS_IS, {}))
+            backend = LoadedModel(unwrapped(own), self.options.path, block, scorer, Variant(own))
             result = carry_out(PerplexityRun(backend, self.corpus, schedules), None, group=processes(own))
         names = {AS_IS: stage(own, step), BASE: UNSCALED}
         result = replace(

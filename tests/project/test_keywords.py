@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,3 +32,22 @@ def test_a_misspelt_keyword_names_the_function_that_was_called(name):
         function(*["MODEL" for _ in required], tokeniser=None)
     said = str(caught.value)
     assert said.startswith(f"ropescale.{name}() got an unexpected keyword argument 'tokeniser'; ")
+
+
+@pytest.mark.slow
+def test_pyright_finds_twenty_mistakes_in_calls_of_an_installed_package(repository, tmp_path):
+    """The package lies here as a wheel installs it, because an editable install has its parts in other folders."""
+    pyright = Path(sys.executable).with_name("pyright")
+    if not pyright.exists():
+        pytest.skip("pyright is not installed")
+    shutil.copytree(repository / "ropescale", tmp_path / "ropescale")
+    for part in ("cli", "evals"):
+        shutil.copytree(repository / part, tmp_path / "ropescale" / part)
+    script = shutil.copy(repository / "tests/helpers/scripts/twenty_mistakes.py", tmp_path)
+    settings = {"include": [Path(script).name], "typeCheckingMode": "standard", "pythonVersion": "3.11"}
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings))
+    words = [pyright, "--project", tmp_path, "--pythonpath", sys.executable, "--outputjson"]
+    found = json.loads(subprocess.run(words, capture_output=True, text=True, check=False).stdout)
+    wrong = {each["range"]["start"]["line"] for each in found["generalDiagnostics"] if each["severity"] == "error"}
+    lines = Path(script).read_text().splitlines()
+    assert wrong == {number for number, line in enumerate(lines) if line.startswith("    ")} and len(wrong) == 20
