@@ -120,19 +120,17 @@ class Configuration:
         is_left = self.family.trained.get(limit, limit) == trained.tokens  # the maximum stays the original
         served = max([maximum, *(products if is_left else ())], key=_tokens)
         agreeing = {trained.tokens, served.tokens, limit}
-        odd = next((f"{each}" for each in [*stated, *products] if each.tokens not in agreeing), "")
+        odd = next((each for each in [*stated, *products] if each.tokens not in agreeing), None)
         scaled = {rope.scaling["rope_type"] for rope in ropes if rope.is_scaled}
-        other = "" if scaled else odd
+        other = None if scaled else odd
         if scaled - {"dynamic"} and trained.key == maximum.key:
             is_confirmed = served.tokens != limit and any(each.tokens == served.tokens for each in stated)
-            other = "" if is_confirmed else "shorter by the factor"
-        doubt = f"the trained length is {trained}, or {other}" if other else ""
-        served_doubt = f"the served length is {served}, or {odd}" if odd else ""
+            other = None if is_confirmed else next(filter(None, map(_divided, ropes)), None)
         if self.stated_length is not None:
-            doubt = served_doubt = ""
+            other = odd = None
         outer = lengths_in(self.raw, ("max_position_embeddings", *LENGTH_KEYS)) if self.path else []
         others = [*stated, *(StatedLength(each.tokens, f"top level: {each.key}") for each in outer)]
-        return Lengths(trained, served, tuple(others), doubt, served_doubt)
+        return Lengths(trained, served, tuple(others), other, odd)
 
     def _trained(self, rope: Rope) -> StatedLength:
         """Returns a layer type's trained length and what states it."""
@@ -276,6 +274,14 @@ def _product(rope: Rope, key: str) -> StatedLength | None:
     if not 1 < factor <= LARGEST / rope.original_length:
         return None
     return StatedLength(round(factor * rope.original_length), f"factor {factor:g} x {key}")
+
+
+def _divided(rope: Rope) -> StatedLength | None:
+    """Returns the maximum / factor, from which the maximum may have been extended; None for a rope without a factor."""
+    factor = rope.scaling.get("factor")
+    if not rope.is_scaled or not isinstance(factor, (int, float)) or factor <= 1:
+        return None
+    return StatedLength(max(2, round(rope.max_length / factor)), f"max_position_embeddings / factor {factor:g}")
 
 
 def read_rope(config: Mapping[str, object], original_length: int | None = None) -> dict[str, Rope]:

@@ -49,21 +49,27 @@ class Lengths:
         trained: the context before any scaling.
         served: the context that the file is meant to be served with.
         others: further lengths that ``config.json`` states.
-        doubt: why ``trained`` may be another, or "".
-        served_doubt: why ``served`` may be another, or "".
+        other_trained: another reading of ``trained``, or None.
+        other_served: another reading of ``served``, or None.
         tokenizer: the limit of the tokenizer.
     """
 
     trained: StatedLength
     served: StatedLength
     others: tuple[StatedLength, ...] = ()
-    doubt: str = ""
-    served_doubt: str = ""
+    other_trained: StatedLength | None = None
+    other_served: StatedLength | None = None
     tokenizer: StatedLength | None = None
 
-    def start(self, on_top: bool) -> tuple[StatedLength, str]:
-        """Returns the length that a schedule starts from, and why it may be another ("" if it is clear)."""
-        return (self.served, self.served_doubt) if on_top else (self.trained, self.doubt)
+    def start(self, on_top: bool) -> tuple[StatedLength, StatedLength | None]:
+        """Returns the length that a schedule starts from, and its other reading (None if there is one reading)."""
+        return (self.served, self.other_served) if on_top else (self.trained, self.other_trained)
+
+    def doubt(self, on_top: bool) -> str:
+        """Returns a sentence on the two readings of the length that a schedule starts from, or ""."""
+        first, second = self.start(on_top)
+        kind = "served" if on_top else "trained"
+        return f"config.json has two readings: the {kind} length is {first}, or {second}" if second else ""
 
     def rows(self) -> list[tuple[str, StatedLength]]:
         """Returns every length with what it is."""

@@ -257,8 +257,8 @@ def _plan(configuration: Configuration, request: Request) -> Plan | None:
     if request.spec is None:
         return None
     replaced = request.replace_scaling or (configuration.is_scaled and not request.on_top)
-    start, doubt = configuration.lengths.start(request.on_top)
-    given = start.tokens if doubt else request.original_length  # inspecting never asks
+    start, other = configuration.lengths.start(request.on_top)
+    given = start.tokens if other else request.original_length  # inspecting never asks
     return make_plan(configuration.raw, replace(request, replace_scaling=replaced, original_length=given))
 
 
@@ -344,8 +344,8 @@ def _scaling_traps(configuration: Configuration, patched: bool) -> Iterator[str]
 
 def _limit_traps(configuration: Configuration, files: Files) -> Iterator[str]:
     lengths = configuration.lengths
-    if doubt := lengths.doubt or lengths.served_doubt:
-        yield f"config.json has two readings: {doubt}; a patch that depends on it asks for the original length"
+    if doubt := lengths.doubt(on_top=False) or lengths.doubt(on_top=True):
+        yield f"{doubt}; a patch that depends on it asks for the original length"
     text, longest, meant = configuration.section, configuration.max_length, _meant_for(files)
     what = "max_position_embeddings"
     if meant is not None and meant != longest:

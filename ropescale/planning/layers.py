@@ -198,14 +198,11 @@ def base_geometry(configuration: Configuration, chosen: Iterable[str], request: 
         ConfigError: a layer type is already scaled, and the request sets neither ``replace_scaling`` nor ``on_top``, or
             its choice is impossible for this scaling.
     """
-    start, doubt = configuration.lengths.start(request.on_top)
     found = {key: _base_of(configuration.ropes[key], request) for key in chosen}
-    if doubt and (not configuration.is_scaled or any(configuration.ropes[key].is_scaled for key in found)):
-        raise ConfigError(f"config.json has two readings: {doubt}; give the original length", "original_length")
     if not request.on_top:
         return found
     # Layers without scaling start from the model's current length as well; another theta may have extended it.
-    length = request.original_length or start.tokens
+    length = request.original_length or configuration.meant_length
     return {key: replace(rope, original_length=length) for key, rope in found.items()}
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from ..configs.class_defaults import ALL_LAYERS
 from ..configs.configuration import Configuration, Scaling, write_rope
 from ..configs.finding import dotted, sections_in
-from ..errors import RopescaleError, ScheduleError, WayOut
+from ..errors import ConfigError, RopescaleError, ScheduleError, WayOut
 from ..output.formatting import brief, listed, size
 from ..request import Request
 from ..rope import Rope
@@ -149,6 +149,7 @@ def _planned(config: Mapping[str, object], request: Request) -> Plan:
         for rope in original.ropes.values():
             from_rope_parameters(rope)  # raises an error for scaling that cannot be read
         return Plan(request, original, original, {}, original.max_length)
+    _refuse_two_readings(original, chosen, request)
     given = {"factor": request.factor, "target_length": request.target_length, "overrides": request.overrides}
     layers = {}
     for key, rope in base_geometry(original, chosen, request).items():
@@ -189,6 +190,29 @@ def _planned(config: Mapping[str, object], request: Request) -> Plan:
     planned = Configuration.read(write_rope(original, scaling))
     _refuse_moved(original, planned, scaling, layers)
     return Plan(request, original, planned, layers, length, tuple(notes), why_unsavable(layers, length, original))
+
+
+def _refuse_two_readings(configuration: Configuration, chosen: Collection[str], request: Request) -> None:
+    """Raises an error if the file states two lengths to start from, and the table or the window depends on which.
+
+    Raises:
+        ConfigError: the results differ, or one reading is refused.
+    """
+    first, second = configuration.lengths.start(request.on_top)
+    is_stated = configuration.is_scaled and not any(configuration.ropes[key].is_scaled for key in chosen)
+    if second is None or is_stated:
+        return
+    found: list[object] = []
+    for reading in (first, second):
+        try:
+            plan = _planned(configuration.raw, replace(request, original_length=reading.tokens))
+        except RopescaleError:
+            found.append(None)
+        else:
+            found.append((plan.tables, plan.length, plan.planned.max_length))
+    if found[0] != found[1]:
+        doubt = configuration.lengths.doubt(request.on_top)
+        raise ConfigError(f"{doubt}; give the original length", "original_length")
 
 
 def plan_of_own(config: Mapping[str, object]) -> Plan:

@@ -76,6 +76,11 @@ ASKS = "give the original length"
 PATCHED = [
     (COMMAND_R, {"schedule": "yarn:factor=2"}, ASKS),
     (COMMAND_R, {"schedule": "yarn:factor=2", "original_length": "128k"}, 262144),
+    (COMMAND_R, {"schedule": "ntk", "target_length": "256k"}, ASKS),  # the factor follows from the trained length
+    (COMMAND_R, {"schedule": "abf:rope_theta=1e8", "target_length": "256k"}, 262144),
+    (COMMAND_R, {"schedule": "abf:rope_theta=1e8"}, ASKS),  # another window
+    (COMMAND_R, {"schedule": "yarn:factor=2", "on_top": True}, ASKS),
+    (LINEAR4, {"schedule": "abf:rope_theta=1e6", "target_length": "64k", "replace_scaling": True}, 65536),
     (COMMAND_R | {"model_max_length": 8192}, {"schedule": "yarn:factor=2"}, 16384),
     (VICUNA, {"schedule": "linear:factor=2", "on_top": True}, 32768),
     (LINEAR4, {"schedule": "linear:factor=2", "on_top": True}, 32768),
