@@ -413,15 +413,7 @@ def recommend(
         CheckpointError: ``out`` cannot be written, contains another kind of run, or is in use by another process.
     """
     given, target = opened(model, tokenizer, path), parse_length(target_length)
-    options = RecommendOptions(
-        short_weight=short_weight,
-        schedules=tuple(schedules),
-        search=search,
-        search_tokens=search_tokens,
-        engine=engine,
-        tolerance=tolerance,
-        name=given.name,
-        revision=given.revision,
+    text = PerplexityOptions(
         min_tokens=min_tokens,
         max_docs=max_docs,
         score=score,
@@ -430,6 +422,7 @@ def recommend(
         split_special_tokens=split_special_tokens,
         batch_tokens=batch_tokens,
         logits_bytes=logits_bytes,
+        short_context=False,
         truncation=truncation,
         truncation_stride=truncation_stride,
         patching={
@@ -440,6 +433,17 @@ def recommend(
         },
         source=source,
         progress=progress,
+    )
+    options = RecommendOptions(
+        text=text,
+        short_weight=short_weight,
+        schedules=tuple(schedules),
+        search=search,
+        search_tokens=search_tokens,
+        engine=engine,
+        tolerance=tolerance,
+        name=given.name,
+        revision=given.revision,
     )
     if not given.served:  # before torch is imported
         objective_and_candidates(*given.configs, target, options)
@@ -454,20 +458,20 @@ def _recommend_run(
     given: OpenedModel, documents: TextsGiven, target: int, bos: str | int, options: RecommendOptions, here: World
 ) -> RecommendRun:
     """Prepares a recommendation: checks what is cheap first, and loads the weights last."""
-    from .recommending.recommend_run import RecommendRun, text_options
+    from .recommending.recommend_run import RecommendRun
 
-    notes = _notes(options.progress, here)
-    options = replace(options, progress=notes)
-    refuse_endless(documents, options.max_docs)
+    notes = _notes(options.text.progress, here)
+    options = replace(options, text=replace(options.text, progress=notes))
+    refuse_endless(documents, options.text.max_docs)
     texts, source = texts_of(documents)
     if given.served:
         objective, candidates = served_candidates(given.configs[0], target, options, given.labels)
     else:
         objective, candidates = objective_and_candidates(*given.configs, target, options)
-    corpus = Corpus(texts, objective.lengths, given.tokenizer, bos, text_options(options), source)
+    corpus = Corpus(texts, objective.lengths, given.tokenizer, bos, options.text, source)
     given.refuse_unused(corpus.count("chat"))
     given.warn(notes)
-    return RecommendRun(given.backend(here, options.logits_bytes), corpus, objective, candidates, options)
+    return RecommendRun(given.backend(here, options.text.logits_bytes), corpus, objective, candidates, options)
 
 
 def search(

@@ -47,6 +47,8 @@ def draw(stored: Stored, curves: Curves, title: str, x: Axis, y: str, log: bool 
     Raises:
         RopescaleError: matplotlib is not installed.
     """
+    from matplotlib.ticker import LogFormatter
+
     with in_style(7, 4.4) as figure:
         axes = figure.subplots()
         for number, (label, points) in enumerate(curves.items()):
@@ -63,8 +65,9 @@ def draw(stored: Stored, curves: Curves, title: str, x: Axis, y: str, log: bool 
         axes.set_ylim(max(low, least), min(high, most))  # huge intervals are cut off at the edge
         length_axis(axes, x[1], x[0])
         axes.set_ylabel(y)
-        if log:
-            plain_numbers(axes)
+        if log:  # 20 instead of 2 times ten to the power of one
+            axes.yaxis.set_major_formatter(LogFormatter())
+            axes.yaxis.set_minor_formatter(LogFormatter(labelOnlyBase=False, minor_thresholds=(2, 0.5)))
         _mark_trained(axes, stored.trained_length)
         about = f"{Path(stored.model['path']).name}, {rests_on(stored)}, bars: {PERCENT}"
         axes.set_title(f"{title}\n{about}", loc="left", fontsize=10)
@@ -90,14 +93,8 @@ def length_axis(axes: Axes, ticks: Iterable[int], name: str) -> None:
     axes.xaxis.set_major_locator(FixedLocator(shown))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xticklabels([tokens(tick) for tick in shown])
-    if len(shown) == 1:  # otherwise the shifted points would fill the axis
-        low, high = axes.get_xlim()
-        axes.set_xlim(min(low, shown[0] / _AROUND), max(high, shown[0] * _AROUND))
+    axes.set_xlim(shown[0] / 2**0.5, shown[-1] * 2**0.5)
     axes.set_xlabel(name)
-
-
-_AROUND = 2**0.5
-"""The factor by which an axis extends below and above a single length."""
 
 
 def _spread(ticks: list[int]) -> list[int]:
@@ -117,23 +114,6 @@ def short(label: str, most: int = 36) -> str:
 def tokens(length: int) -> str:
     """Formats a length in tokens; multiples of 1024 become ``4k``."""
     return f"{length // 1024}k" if length >= 1024 and length % 1024 == 0 else str(length)
-
-
-_STEPS = ((30, (1.0, 2.0, 5.0)), (4, (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)))
-"""The numbers to label per power of ten, each with the ratio of the axis's ends above which they are used."""
-
-
-def plain_numbers(axes: Axes) -> None:
-    """Labels the y axis 1, 2, 5, 10, 20, ... instead of powers of ten, unless the range is too large."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    low, high = axes.get_ylim()
-    fine = (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0)
-    steps = next((kept for least, kept in _STEPS if high / low > least), fine)
-    if high / low < 1e4:
-        axes.yaxis.set_major_locator(LogLocator(subs=steps))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _mark_trained(axes: Axes, length: int | None) -> None:

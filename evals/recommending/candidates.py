@@ -308,14 +308,14 @@ def objective_and_candidates(
         config, now: the model's configuration before ropescale changed it, and the current configuration.
         target: the wanted context length, in tokens.
     """
-    if options.patching.get("on_top"):
+    if options.text.patching.get("on_top"):
         config = now
-    stated = options.patching.get("original_length")
+    stated = options.text.patching.get("original_length")
     trained = trained_in(config) if stated is None else parse_length(stated)
     goal = objective_of(target, trained, options.short_weight)
     if target <= goal.short:
         return goal, Candidates.unchanged(options.schedules)
-    return goal, find_candidates(config, target, options.patching, options.engine, options.schedules, now)
+    return goal, find_candidates(config, target, options.text.patching, options.engine, options.schedules, now)
 
 
 def served_candidates(

@@ -6,17 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ...errors import DataError
-from ..running.options import TextOptions
+from ..running.options import PerplexityOptions
 
 TOLERANCE = 0.005
 """The default tolerance in nats per token, about half a percent of perplexity; closer schedules are equally good."""
 
 
 @dataclass(frozen=True)
-class RecommendOptions(TextOptions):
+class RecommendOptions:
     """The options of a recommendation.
 
     Attributes:
+        text: the options of reading and measuring the text.
         short_weight: the weight of the loss at the trained length, from 0 to below 1; the loss at the target has the
             remaining weight.
         schedules: further schedules to try, as specs; they are always finalists.
@@ -24,14 +25,11 @@ class RecommendOptions(TextOptions):
         search_tokens: the token budget of that search. Default: the default of a search.
         engine: an engine; schedules that it would compute differently are omitted (see ``ropescale export``).
         tolerance: the difference in nats per token up to which two schedules are equally good.
-        min_tokens, max_docs, score, windows, budget_tokens, split_special_tokens, batch_tokens, logits_bytes,
-            truncation, truncation_stride, source, path, progress: as for
-            :class:`ropescale.evals.running.options.PerplexityOptions`.
-        patching: keyword arguments of :func:`ropescale.patch`, such as ``layers``.
         name: the model's name in the printed commands. Default: its path.
         revision: the model's branch, tag or commit in the printed commands.
     """
 
+    text: PerplexityOptions
     short_weight: float | None = None
     schedules: Sequence[str] = ()
     search: bool = False
@@ -42,7 +40,6 @@ class RecommendOptions(TextOptions):
     revision: str | None = None
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if not self.tolerance > 0:
             raise DataError(f"tolerance is {self.tolerance:g} nats; give a number above 0", "tolerance")
         if self.search_tokens is not None and not self.search:

@@ -6,7 +6,7 @@ Each round of the race, and the comparison of the finalists, measures perplexity
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import count
 from typing import Any
@@ -26,7 +26,7 @@ from ..parallel.processes import Group, World
 from ..progress import Notes
 from ..results.result import Result
 from ..running.corpus import Corpus
-from ..running.options import PerplexityOptions, TextOptions
+from ..running.options import PerplexityOptions
 from ..running.perplexity import Part, PerplexityRun
 from ..running.truncation import plan_truncation
 from ..searching.options import SearchOptions
@@ -40,12 +40,6 @@ from .evidence import Deployment, Evidence
 from .options import Objective, RecommendOptions
 from .race import FINALISTS, Round, expected, run_race, share_kept, split_windows
 from .results import Recommendation
-
-
-def text_options(options: RecommendOptions) -> PerplexityOptions:
-    """Returns the options for reading and measuring the text."""
-    given = {each.name: getattr(options, each.name) for each in fields(TextOptions)}
-    return PerplexityOptions(short_context=False, **given)
 
 
 class RecommendRun:
@@ -67,7 +61,7 @@ class RecommendRun:
     ) -> None:
         self.backend = backend
         self.corpus, self.objective, self.candidates, self.options = corpus, objective, candidates, options
-        self.notes = Notes.of(options.progress)
+        self.notes = Notes.of(options.text.progress)
         everything = list(range(len(corpus.documents)))
         race, held_out = ([], everything) if candidates.served else split_windows(corpus.windows, options.search)
         self.race, self.held_out = (race, held_out) if race or candidates.served else (everything, everything)
@@ -94,7 +88,7 @@ class RecommendRun:
         self._store, self._group = store or self._store, group or self._group
         last, known = self._store.last, self.batch_tokens
         # Batches of a different size would not match the stored ones.
-        if self.options.batch_tokens is None and last.get("whole") == self.whole.facts:
+        if self.options.text.batch_tokens is None and last.get("whole") == self.whole.facts:
             before = last.get("batch_tokens")
             known = before if isinstance(before, int) else known
         self.batch_tokens = self._group.from_leader(known)
@@ -117,7 +111,7 @@ class RecommendRun:
     def result(self) -> Recommendation:
         """Returns the recommendation."""
         options, path = self.options, self.backend.facts["path"]
-        deployment = Deployment(options.name or path, options.revision, options.patching, options.engine)
+        deployment = Deployment(options.name or path, options.revision, options.text.patching, options.engine)
         evidence = Evidence(
             losses=self.losses,
             candidates=self.candidates,
@@ -151,11 +145,11 @@ class RecommendRun:
 
     def _measurement(self, corpus: Corpus, specs: Sequence[str], part: Part | None = None) -> PerplexityRun:
         """Returns the measurement of schedules on a corpus."""
-        return PerplexityRun(self.backend, corpus, Schedules(specs, None, self.options.patching), part)
+        return PerplexityRun(self.backend, corpus, Schedules(specs, None, self.options.text.patching), part)
 
     def _reading(self, **changes: object) -> PerplexityOptions:
         """Returns the options for measuring a round's text."""
-        return replace(text_options(self.options), **{"truncation": None, "truncation_stride": None, **changes})
+        return replace(self.options.text, **{"truncation": None, "truncation_stride": None, **changes})
 
     def _part(self, windows: Sequence[int], options: PerplexityOptions | None = None) -> Corpus:
         """Returns the corpus with only some of its windows, and the lengths at which every candidate is measured."""
@@ -246,11 +240,11 @@ class RecommendRun:
         options = SearchOptions(
             budget_tokens=self._search_tokens,
             engine=self.options.engine,
-            patching=self.options.patching,
+            patching=self.options.text.patching,
             source=self.corpus.source,
-            path=self.options.path,
+            path=self.options.text.path,
             progress=self.notes,
-            logits_bytes=self.options.logits_bytes,
+            logits_bytes=self.options.text.logits_bytes,
         )
         documents, bos = self._part(self.race).documents, "no" if self.corpus.bos is None else self.corpus.bos
         try:

@@ -17,7 +17,7 @@ from ..metrics.drawing import LINES, MARKERS, short, tokens
 from ..metrics.stored import part_of
 from ..results.folder import RESULTS, read_results, refusing_damage
 from ..results.result import Result
-from ..results.saving import Saved, csv_file, sentences_of
+from ..results.saving import Saved, sentences_of
 from ..statistics.intervals import PERCENT, Estimate
 from . import wording
 from .evidence import AnswerRow, CandidateRow, Evidence, FinalistRow, LeftOutRow, on_front
@@ -90,7 +90,11 @@ class AllCandidates(Metric["Recommendation", CandidateRow]):
     """Every candidate against YaRN's default, on the windows that the candidate was measured on."""
 
     row, key = CandidateRow, "rows"
-    picture = Picture("candidates.png", "Every candidate: at the target, and within the trained length", draw_front)
+    picture = Picture(
+        "candidates.png",
+        "Every candidate: at the target, and within the trained length",
+        draw_front,
+    )
 
     def reduce(self, stored: Recommendation) -> list[CandidateRow]:
         """Returns one row per candidate, sorted by the objective, best first."""
@@ -310,9 +314,6 @@ class Recommendation(Saved):
 
     def _summary(self) -> str:
         return f"{Path(self.model['path']).name} to {self.protocol['target_length']:,}: {self.answer.answer}"
-
-    def _other_files(self) -> dict[str, bytes]:
-        return {"finalists.csv": csv_file(FinalistRow, self.finalists)}
 
     def _heading(self) -> str:
         return f"Recommendation for {self.protocol['target_length']:,} tokens"

@@ -40,23 +40,7 @@ class RunOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextOptions(RunOptions):
-    """The options of reading and feeding texts, documented in :class:`PerplexityOptions`."""
-
-    min_tokens: int = 0
-    max_docs: int | None = None
-    score: str = chats.ALL
-    windows: int | str | None = None
-    budget_tokens: int | None = None
-    split_special_tokens: bool = False
-    batch_tokens: int | None = None
-    logits_bytes: int = LOGITS_BYTES
-    truncation: bool | None = None
-    truncation_stride: int | None = None
-
-
-@dataclass(frozen=True)
-class PerplexityOptions(TextOptions):
+class PerplexityOptions(RunOptions):
     """The options of a measurement.
 
     Attributes:
@@ -88,7 +72,17 @@ class PerplexityOptions(TextOptions):
     """
 
     stride: int | None = None
+    min_tokens: int = 0
+    max_docs: int | None = None
+    score: str = chats.ALL
+    windows: int | str | None = None
+    budget_tokens: int | None = None
+    split_special_tokens: bool = False
+    batch_tokens: int | None = None
+    logits_bytes: int = LOGITS_BYTES
     short_context: bool = True
+    truncation: bool | None = None
+    truncation_stride: int | None = None
     seed: int = 0
     of_metrics: Mapping[str, Any] = field(default_factory=dict)
 

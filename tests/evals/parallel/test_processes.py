@@ -136,5 +136,5 @@ def test_processes_share_a_recommendation(checkpoint, texts, tmp_path):
     words = [checkpoint, "--target-length", 128, "--data", texts, "--batch-tokens", 256, "-o"]
     runs = [launch(n, *words, tmp_path / str(n), command="recommend") for n in (1, 2)]
     assert [each.returncode for each in runs] == [0, 0], runs[-1].stderr
-    for name in ("results.json", "results.csv", "finalists.csv"):
+    for name in ("results.json", "results.csv"):
         assert len({(tmp_path / str(n) / name).read_bytes() for n in (1, 2)}) == 1, name
