@@ -121,6 +121,7 @@ def _parquet(source: str, options: ReadOptions) -> Iterator[tuple[int, Row]]:
             names = file.schema_arrow.names
             if twice := [name for name in names if names.count(name) > 1]:
                 raise DataError(f"{source} has {names.count(twice[0])} columns named {twice[0]!r}; rename all but one")
+            _check_expansion(file.metadata, source)
             batches = file.iter_batches(_TOGETHER, columns=_columns(file.schema_arrow, options))
             yield from enumerate(
                 row for batch in batches for n in range(len(batch)) for row in batch[n : n + 1].to_pylist()
@@ -131,8 +132,26 @@ def _parquet(source: str, options: ReadOptions) -> Iterator[tuple[int, Row]]:
         raise DataError(f"{source} is not a readable parquet file: {first_line(error)}") from None
 
 
-_TOGETHER = 64
-"""Rows per read. They are converted to Python one by one, because lists of token ids create many objects."""
+_TOGETHER = 8
+"""Rows per read, which may share one stored value. They are converted to Python one by one, because lists of token ids
+create many objects."""
+
+_EXPANDS = 100
+"""The most times that a row group may be larger in memory than the file; zstd shrinks text to a third or a tenth."""
+
+
+def _check_expansion(metadata: pyarrow.parquet.FileMetaData, source: str) -> None:
+    """Checks that no row group is much larger in memory, with eight bytes per value, than the whole file on disk.
+
+    Raises:
+        DataError: one is.
+    """
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        columns = list(map(group.column, range(group.num_columns)))
+        expanded = group.total_byte_size + 8 * sum(each.num_values for each in columns)
+        if expanded > max(LARGEST, _EXPANDS * local_path(source).stat().st_size):
+            many = f"{expanded / 1e9:.2g} GB in one row group, over {_EXPANDS} times the file"
+            raise DataError(f"{source} has {many}; write it as .jsonl")
 
 
 def _columns(schema: pyarrow.Schema, options: ReadOptions) -> list[str] | None:

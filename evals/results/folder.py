@@ -19,7 +19,7 @@ from typing_extensions import TypedDict
 
 from ...errors import CheckpointError, DataError
 from ...files import atomic_path, atomic_write, local_path, made_folder, sha256, sha256_of, translated
-from ...output.formatting import listed
+from ...output.formatting import listed, visible
 from .. import store
 from ..checking import Damaged, sealed, unsealed
 from ..facts import DataFacts, ModelFacts, Tables
@@ -60,7 +60,9 @@ def read_results(path: Path, kind: str | None = None) -> Results:
     file = path / RESULTS
     if not file.is_file():
         if (path / store.FOLDER).is_dir():
-            raise DataError(f"{path} holds a run that is not finished; repeat its command with `-o {path}` to continue")
+            words = store.last_run(path).get("command")
+            command = f": {visible(words)}" if isinstance(words, str) else f" with `-o {path}`"
+            raise DataError(f"{path} holds a run that is not finished; repeat its command to continue{command}")
         what = "has no results.json" if path.exists() else "does not exist"
         raise DataError(f"{path} {what}; give a folder that `ropescale eval -o` or `ropescale retrieval -o` wrote")
     with refusing_damage(file):

@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 
 from ...errors import DataError
-from ...files import parse_json, sha256
+from ...files import LARGEST, parse_json, sha256
 from .. import checking
 from ..checking import Damaged
 from ..facts import Divergence, Pass, Truncation
 from ..metrics.stored import Identity, Stored
 from .folder import LOSSES, RESULTS, Results, refusing_damage
 
-_LARGEST = 2**36
+_LARGEST = 2**34
 _KEY = "index"
 
 
@@ -74,7 +74,8 @@ def read_losses(folder: Path, results: Results) -> dict[str, Any]:
     if not path.exists():
         raise DataError(f"{folder} has {RESULTS} and no {LOSSES}; run the evaluation again")
     with refusing_damage(path):
-        content = checking.content(path, _LARGEST)
+        numbers = results["data"]["tokens"] * (3 * len(results["rows"]) + 1)  # losses, KL, agreement; truncation
+        content = checking.content(path, min(_LARGEST, LARGEST + 4 * numbers))
         if sha256(content) != results["files"][LOSSES][0]:  # a second hash is of the replaced results
             raise Damaged("does not belong to the results beside it, or was changed (its checksum differs)")
         try:

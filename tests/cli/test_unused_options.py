@@ -1,6 +1,11 @@
 """An option that has no effect is an error that names it and the reason."""
 
+import shlex
+import sys
+
 import pytest
+
+from ropescale.evals.store import opened
 
 EVAL = "eval MODEL --data TEXT --lengths 32"
 ASKED = "retrieval MODEL --lengths 200"
@@ -82,7 +87,17 @@ def test_an_unknown_option_is_answered_with_the_one_that_is_meant_or_with_none(w
     assert advice in refused(*words.split())
 
 
-def test_the_report_of_an_unfinished_run_says_how_to_finish_it(refused, tmp_path):
-    (tmp_path / "run" / "resume").mkdir(parents=True)
-    said = refused("report", tmp_path / "run", "-o", tmp_path / "page.html")
-    assert "holds a run that is not finished" in said and f"`-o {tmp_path / 'run'}`" in said
+@pytest.mark.parametrize(
+    ("argv", "advice"),
+    [
+        ("/bin/ropescale eval MODEL --data 'a b' -o run", "to continue: ropescale eval MODEL --data 'a b' -o run"),
+        ("/bin/ropescale eval --server http://me:secret@host -o run", "to continue with `-o run`"),
+        ("notebook.py", "to continue with `-o run`"),
+    ],
+)
+def test_the_report_of_an_unfinished_run_says_how_to_finish_it(refused, tmp_path, monkeypatch, argv, advice):
+    monkeypatch.chdir(tmp_path)
+    with monkeypatch.context() as started, opened(tmp_path / "run") as store:
+        started.setattr(sys, "argv", shlex.split(argv))
+        store.begin({})
+    assert f"run holds a run that is not finished; repeat its command {advice}" in refused("report", "run")

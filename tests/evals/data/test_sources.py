@@ -59,6 +59,16 @@ def test_parquet_is_one_document_per_row(tmp_path):
     assert contents(read_texts(tmp_path / "a.parquet", text_field="body")) == ["one", "two"]
 
 
+@pytest.mark.parametrize("row", [{"text": "a" * 2**27}, {"input_ids": [0] * 2**23}])
+def test_a_small_parquet_file_does_not_expand_to_gigabytes(tmp_path, row):
+    path = tmp_path / "a.parquet"
+    parquet = pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(datasets.Dataset.from_list([row]).data.table, path, compression="zstd")
+    assert path.stat().st_size < 2**16
+    with pytest.raises(DataError, match=r"a.parquet has 0.* GB in one row group, over 100 times the file"):
+        read_texts(path)
+
+
 def test_a_saved_dataset_is_one_document_per_row(tmp_path):
     part = datasets.Dataset.from_dict({"text": ["one", "two"]})
     part.save_to_disk(str(tmp_path / "single"))

@@ -209,6 +209,7 @@ FILES = {
     **{f"byte {at}": (lambda run, at=at: flipped(run / "losses.safetensors", at), CHANGED) for at in (0, 60, 1000, -1)},
     "no losses": (lambda run: (run / "losses.safetensors").write_bytes(b""), "losses.safetensors does not belong"),
     "other losses": (lambda run: sealed(run / "losses.safetensors", b"\x02" + bytes(7) + b"{}"), "losses.safetensors "),
+    "losses of eight gigabytes": (lambda run: os.truncate(run / "losses.safetensors", 2**33), "is larger than 67"),
     "a pipe": (lambda run: piped(run / "losses.safetensors"), "is a pipe or a device"),
     "results of two gigabytes": (lambda run: os.truncate(run / "results.json", 2**31), "larger than 67.1 MB"),
     **{
