@@ -52,10 +52,7 @@ def test_what_is_not_a_length_is_one_clear_sentence(text: Any, message: str) -> 
 
 @pytest.mark.parametrize(
     ("given", "message"),
-    [
-        *((none, "no length is given; write lengths like") for none in ("", " , ", [])),
-        ("2k,4x", "'4x' is not"),
-    ],
+    [*((none, "no length is given; write lengths like") for none in ("", " , ", [])), ("2k,4x", "'4x' is not")],
 )
 def test_no_length_at_all_is_an_error_and_the_one_that_is_wrong_is_named(given: Any, message: str) -> None:
     with pytest.raises(DataError, match=message):
@@ -63,8 +60,7 @@ def test_no_length_at_all_is_an_error_and_the_one_that_is_wrong_is_named(given: 
 
 
 @pytest.mark.parametrize(
-    ("given", "lengths"),
-    [("2k,4k", [2048, 4096]), ("4k, 2048,2k,", [4096, 2048]), (["1k", 3], [1024, 3]), ("7", [7])],
+    ("given", "lengths"), [("2k,4k", [2048, 4096]), ("4k, 2048,2k,", [4096, 2048]), (["1k", 3], [1024, 3]), ("7", [7])]
 )
 def test_several_lengths_keep_their_order_and_come_once(given: Any, lengths: list[int]) -> None:
     assert parse_lengths(given) == lengths

@@ -215,7 +215,7 @@ DIFFERENT: dict[tuple[str, str, str], dict[str, tuple[str, str]]] = {
     ("llama", "dynamic:factor=4", "vllm"): ONE_TABLE,
     ("llama", "proportional:partial_rotary_factor=1,factor=4", "vllm"): {"factor": ("dropped", "1")},
     ("deepseek", "yarn:factor=4,attention_factor=1", "vllm"): {
-        "attention factor": ("recomputed", "deepseek_llama_scaling"),
+        "attention factor": ("recomputed", "deepseek_llama_scaling")
     },
     ("deepseek", "yarn:factor=4,attention_factor=1.5,truncate=false", "vllm"): {
         "truncate": ("dropped", "true"),
@@ -235,12 +235,7 @@ def test_the_rows_that_are_not_honoured_are_these(name, spec, engine, tmp_path):
 
 
 REFUSED = [
-    (
-        "llama",
-        "dynamic:factor=4",
-        "llama.cpp",
-        "freeze it at a length, such as 16384, or use yarn or linear or ntk",
-    ),
+    ("llama", "dynamic:factor=4", "llama.cpp", "freeze it at a length, such as 16384, or use yarn or linear or ntk"),
     ("qwen2", FACTORS, "llama.cpp", "leaving base RoPE; serve it with transformers 5"),  # its length stays
     ("glm4", "ntk-su:factor=4", "vllm", "use yarn or linear or ntk, or serve it with transformers 5"),
     ("glm4", "ntk-su:factor=4", "sglang", "use yarn or linear or ntk, or serve it with transformers 5"),

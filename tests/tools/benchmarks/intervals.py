@@ -26,15 +26,7 @@ from math import comb
 import numpy as np
 
 from ropescale.evals import Result
-from ropescale.evals.statistics.intervals import (
-    LEANING,
-    Estimate,
-    average,
-    consecutive,
-    familywise,
-    ratio,
-    t_quantile,
-)
+from ropescale.evals.statistics.intervals import LEANING, Estimate, average, consecutive, familywise, ratio, t_quantile
 
 Draw = Callable[[np.random.Generator, int, int], np.ndarray]
 """Draws the mean losses of documents, float [trials, documents]."""

@@ -105,13 +105,7 @@ def serving(python: str, folder: Path) -> Iterator[str]:
         port = free.getsockname()[1]
     words = f"serve {folder} --max-model-len {LENGTH + 1} --dtype float32 --enforce-eager --max-num-seqs {TOGETHER}"
     words += " --no-enable-prefix-caching --uvicorn-log-level error"
-    command = [
-        python,
-        str(SCRIPTS / "vllm_command.py"),
-        *words.split(),
-        "--port",
-        str(port),
-    ]
+    command = [python, str(SCRIPTS / "vllm_command.py"), *words.split(), "--port", str(port)]
     server = subprocess.Popen(command, env=os.environ | QUIET, stdout=subprocess.DEVNULL)
     try:
         url = f"http://127.0.0.1:{port}"
