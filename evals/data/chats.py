@@ -77,8 +77,7 @@ def sources_of(
         if isinstance(made, Document):
             source = made
         elif tokenizer is None:
-            kind = {Chat: "chats", PromptRow: "prompts"}.get(type(made), "texts")
-            raise DataError(f"documents are {kind}; give tokenizer= to encode them, or give token ids")
+            raise DataError(f"{made.name} is not token ids; give tokenizer= to encode it, or give token ids")
         elif isinstance(made, Chat):
             source = rendered(made, tokenizer, score == ASSISTANT)
         else:

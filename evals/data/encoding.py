@@ -15,7 +15,6 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -95,15 +94,7 @@ class TextEncoder:
 
     def first(self, reading: Iterable[str], count: int) -> Encoded:
         """Returns the first ``count`` tokens of a text, or all if it has fewer; reads little more text than needed."""
-        texts, text, size = iter(reading), "", 6 * (count + 2 * MARGIN)
-        while self.fast and size <= PIECE:
-            while len(text) <= size and (more := next(texts, "")):
-                text += more
-            piece = self._piece(text[:size])
-            if len(text) <= size or _settles(piece, count):
-                return self._settled(piece, min(count, len(piece.ids)), 0)
-            size *= 2
-        return joined(list(self.stream(chain([text], texts), count))).part(0, count)
+        return joined(list(self.stream(reading, count))).part(0, count)
 
     def stream(self, reading: Iterable[str], count: int | None = None) -> Iterator[Encoded]:
         """Yields the tokens of a text in pieces; concatenated, they equal the tokens of the full text.

@@ -120,26 +120,15 @@ class KeySpans:
         there = check_replaceable(path)
         if there is None or force:
             return
-        lost = "text" if there.spans.keys() - self.spans.keys() else ""
-        for name, what in _MADE_WITH.items():
-            if name in there.made and _plain(there.made[name]) != _plain(self.made.get(name)):
-                lost = lost or what
-        if lost:
-            why = f"{path} holds key spans of another {lost}"
+        if there.spans.keys() - self.spans.keys() or there._identity != self._identity:
+            why = f"{path} holds key spans of another text, model or window"
             raise CheckpointError(f"{why}; choose another file, or allow to replace them", "out", "force")
 
-
-_MADE_WITH = {
-    "key_model": "model",
-    "imported": "file of key tokens",
-    **{name: name.replace("_", " ") for name in ("window", "stride", "alpha", "beta", "max_length")},
-}
-"""What spans are of, besides their texts, by the name of the fact."""
-
-
-def _plain(fact: object) -> object:
-    """Returns a stored fact, without a model's path."""
-    return {**fact, "path": ""} if isinstance(fact, dict) else fact
+    @property
+    def _identity(self) -> list[object]:
+        """What the spans are of besides their texts: the parameters, and the model without its path."""
+        names = ("imported", "window", "stride", "alpha", "beta", "max_length")
+        return [{**self.made.get("key_model", {}), "path": ""}, *map(self.made.get, names)]
 
 
 def check_replaceable(path: Path) -> KeySpans | None:

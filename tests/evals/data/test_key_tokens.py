@@ -197,8 +197,8 @@ def test_spans_of_another_text_model_or_window_stay_and_no_second_command_writes
     before = out.read_bytes()
     imported = ["keys", "--data", other, "--import", tmp_path / "spans.txt", "-o", out]
     tried = [words(other), imported, words(model=model), words(window=9), words(alpha=0.4)]
-    for what, given in zip(("text", "text", "model", "window", "alpha"), tried, strict=True):
-        assert f"holds key spans of another {what}; choose another file, or allow to replace them" in refused(*given)
+    for given in tried:
+        assert "of another text, model or window; choose another file, or allow to replace them" in refused(*given)
     with opened(tmp_path / "keys-run"):
         assert "another run is writing" in refused(*words())
     ran(*words())  # the same again
@@ -264,7 +264,7 @@ def test_no_more_of_a_text_is_tokenized_than_its_first_tokens(texts, tmp_path, m
         spans = keys(llama(vocab_size=257), tmp_path / "large.txt", tokenizer=tokenizer, **MODEL, max_length=50)
         assert (spans.made["tokens"], spans.made["cut_texts"]) == (50 - 8, 1)
         assert [*spans.spans] == [sha256((tmp_path / "large.txt").read_bytes())]
-    assert max(map(len, seen)) < 2000
+    assert max(map(len, seen)) < 5000
 
 
 def test_a_longer_text_is_cut_and_nothing_after_the_cut_is_a_key_token(found):
