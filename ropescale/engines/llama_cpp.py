@@ -216,7 +216,8 @@ def _corrected(layers: Layers, computed: float) -> dict[str, str]:
 def _refused(serving: Serving, layers: Layers) -> Iterator[Difference]:
     """Yields why the schedule cannot be served: a field's difference, or the message of ``ropescale gguf``."""
     if not _is_converted(serving):
-        yield Difference.stops(f"its converter does not support {layers.model_type}", "the converter stops")
+        name = model_code.architecture(layers) or layers.model_type
+        yield Difference.stops(f"its converter does not support {name}", "the converter stops")
     elif any(each.field == "frequencies" for each in converted(layers)):
         yield from converted(layers)
     elif layers is _changed(serving) or layers.kind != "default":
@@ -229,10 +230,13 @@ def _refused(serving: Serving, layers: Layers) -> Iterator[Difference]:
 
 
 def architecture(layers: Layers) -> str | None:
-    """Returns the architecture that the model type has in a GGUF file, or None if it is unknown."""
+    """Returns the architecture that the model type has in a GGUF file, or None if it, or the class, is unknown."""
+    name, stated = model_code.architecture(layers), layers.configuration.raw.get("architectures")
+    if stated and stated == layers.section.get("architectures", stated) and name not in load()["architectures"]:
+        return None
     of_wrapper = known.OF_WRAPPERS.get(layers.whole_type, {})
     named = of_wrapper.get(layers.model_type) or known.OF_MODEL_TYPES.get(layers.model_type)
-    return named or load()["architectures"].get(model_code.architecture(layers))
+    return named or load()["architectures"].get(name)
 
 
 @cache

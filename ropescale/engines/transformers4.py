@@ -10,7 +10,7 @@ from ..configs.class_defaults import ALL_LAYERS
 from ..configs.configuration import Configuration, unread_by_v4
 from .base import EVERY, Command, Difference, Engine, Layers, Serving
 from .model_code import is_in_transformers
-from .transformers5 import foreign_code, is_foreign, keeps_state
+from .transformers5 import foreign_code, keeps_state, lacked
 
 RUN = frozenset(
     "apertus arcee bitnet cohere cohere2 dbrx deepseek_v2 deepseek_v3 diffllama dots1 ernie4_5 exaone4 falcon gemma "
@@ -59,8 +59,7 @@ class Transformers4Engine(Engine):
         if reason is not None:
             yield reason
             return
-        if is_foreign(layers):
-            yield Difference.unknown(foreign_code(layers))
+        yield from foreign_code(layers)
         if layers.changes_with_length:
             yield keeps_state(layers)
         if layers.model_type == "deepseek_v2" and layers.parameters.get("mscale_all_dim"):
@@ -77,7 +76,7 @@ class Transformers4Engine(Engine):
 
         There are none for layers without scaling that have their vendor's keys.
         """
-        if lacked_type(layers.configuration) or is_foreign(layers):
+        if lacked_type(layers.configuration) or lacked(layers):
             return self.differences(layers)
         if serving.is_written and "rope_parameters" not in serving.stored.section and layers.kind == "default":
             return ()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ..configs.class_defaults import ALL_LAYERS
 from .base import Command, Difference, Engine, How, Layers, Serving
-from .model_code import is_in_transformers
+from .model_code import architecture, is_in_transformers, load
 
 _READ_AS_DEEPSEEK_V3 = ("kimi_k25", "kimi_k2")
 """A model and its language model, whose type the model's class replaces (Kimi_K25Config)."""
@@ -15,15 +15,20 @@ _CAME_WITH_5_21 = ("dots3_note_text", "lfm3")
 """Model types with a table per layer type that were added with transformers 5.21."""
 
 
-def is_foreign(layers: Layers) -> bool:
-    """Whether transformers has no code for the model."""
-    is_read = (layers.whole_type, layers.model_type) == _READ_AS_DEEPSEEK_V3
-    return not is_read and not is_in_transformers(layers.model_type)
+def lacked(layers: Layers) -> str:
+    """Returns the type or the class of the model for which transformers has no code, or "" if it has both."""
+    types, name = (layers.whole_type, layers.model_type), architecture(layers) or ""
+    if missing := next((each for each in types if not is_in_transformers(each)), ""):
+        return "" if types == _READ_AS_DEEPSEEK_V3 else missing
+    is_usual = name.endswith(("Model", "Classification")) or name in load()["architectures"].values()
+    return name if name and not is_usual else ""
 
 
-def foreign_code(layers: Layers) -> str:
-    """Returns the warning about a model of which :func:`is_foreign` is true."""
-    return f"lack{{s}} {layers.model_type}, and it is not known what the checkpoint's own code, if any, reads"
+def foreign_code(layers: Layers) -> Iterator[Difference]:
+    """Yields a difference if transformers has no code for the model."""
+    if name := lacked(layers):
+        text = f"lack{{s}} {name}, and it is not known what the checkpoint's own code, if any, reads"
+        yield Difference.unknown(text)
 
 
 def keeps_state(layers: Layers) -> Difference:
@@ -42,8 +47,7 @@ class Transformers5Engine(Engine):
     def differences(self, layers: Layers) -> Iterator[Difference]:
         """Yields the conditions of this and earlier versions of transformers 5 for one kind of layer."""
         past = layers.rope.original_length
-        if is_foreign(layers):
-            yield Difference.unknown(foreign_code(layers))
+        yield from foreign_code(layers)
         if layers.changes_with_length:
             yield keeps_state(layers)
         if layers.key != ALL_LAYERS and layers.kind == "longrope" and layers.model_type not in _CAME_WITH_5_21:
@@ -55,7 +59,7 @@ class Transformers5Engine(Engine):
 
     def evidence(self, layers: Layers) -> How:
         """Returns ``run``: tests compare the rotary modules of all model types."""
-        return "not known" if is_foreign(layers) else "run"
+        return "not known" if lacked(layers) else "run"
 
     def serve(self, serving: Serving) -> list[Command]:
         """Returns Python code that loads the model, with the changes that the folder's configuration lacks."""

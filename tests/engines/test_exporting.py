@@ -497,13 +497,21 @@ def test_wrong_usage_exits_with_2_and_one_line(words, message, tmp_path, ran):
 NOT_KNOWN = "not known what it computes."
 
 
+ZORBLAX = LLAMA | {"model_type": "zorblax", "architectures": ["ZorblaxForCausalLM"]}
+WRAPPED = {"model_type": "zorblax", "architectures": ["ZorblaxForConditionalGeneration"], "language_config": LLAMA}
+DRAFT = LLAMA | {"architectures": ["LlamaForCausalLMEagle3"]}
+
+
+@pytest.mark.parametrize("config", [ZORBLAX, WRAPPED, DRAFT])
 @pytest.mark.parametrize("engine", ["transformers5", "transformers4"])
-def test_of_a_type_that_nothing_has_it_is_not_known_what_is_computed(engine, tmp_path, capsys):
-    folder = write_checkpoint(tmp_path, LLAMA | {"model_type": "zorblax", "architectures": ["ZorblaxForCausalLM"]})
+def test_of_a_type_or_class_that_nothing_has_it_is_not_known_what_is_computed(engine, config, tmp_path, capsys):
+    folder = write_checkpoint(tmp_path, config)
     assert main(["export", str(folder), "--for", engine, "--schedule", "yarn:factor=2"]) == 1
     out, err = capsys.readouterr()
     assert NOT_KNOWN in out and "from_pretrained" in out and "honoured" not in out
-    assert "it is not known what transformers" in err
+    assert "it is not known what the" in err
+    assert main(["export", str(folder), "--for", "vllm", "--schedule", "yarn:factor=2"]) == 1
+    assert "serve it with" not in capsys.readouterr().err
 
 
 def test_a_language_model_whose_type_its_wrappers_class_replaces_is_known_to_transformers(tmp_path):
