@@ -100,7 +100,8 @@ def _page(described: dict[str, Any]) -> str:
 
 def _short(value: object) -> str:
     """Returns a value on one line."""
+    from ..checkpoints.contents import short
+
     if isinstance(value, Sequence) and not isinstance(value, str):
-        first, last = (", ".join(f"{x:.6g}" for x in part) for part in (value[:3], value[-2:]))
-        return f"[{first}, ... {len(value)} numbers ..., {last}]"
+        return short(list(value))
     return f"{value:.9g}" if isinstance(value, float) else cut(str(value), 100)

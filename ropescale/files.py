@@ -333,20 +333,20 @@ def writable_file(out: str | Path, check: Callable[[Path], object]) -> Path:
     """
     path = local_path(out)
     try:
-        path = link_target(path)
-        if path.is_dir():
-            raise CheckpointError(f"cannot write {out}, which is a folder; choose another file")
-        if not path.absolute().parent.is_dir():
-            raise CheckpointError(f"cannot write {out}: its folder does not exist; create it, or choose another file")
-        sweep_leftovers(path)
-        if os.path.lexists(path):
-            check(path)
-        with tempfile.TemporaryFile(dir=path.absolute().parent):  # permissions do not reveal a read-only file system
-            pass
-    except CheckpointError:
-        raise
-    except OSError as error:
-        raise failed(f"cannot write {path}", error) from None
+        with translated(path):
+            path = link_target(path)
+            if path.is_dir():
+                raise CheckpointError(f"cannot write {out}, which is a folder; choose another file")
+            folder = path.absolute().parent
+            if not folder.is_dir():
+                raise CheckpointError(
+                    f"cannot write {out}: its folder does not exist; create it, or choose another file"
+                )
+            sweep_leftovers(path)
+            if os.path.lexists(path):
+                check(path)
+            with tempfile.TemporaryFile(dir=folder):  # permissions do not reveal a read-only file system
+                pass
     except (ValueError, RuntimeError) as error:
         raise CheckpointError(f"cannot write {path}: {error}") from None
     return path
@@ -355,13 +355,8 @@ def writable_file(out: str | Path, check: Callable[[Path], object]) -> Path:
 def write_checked(content: bytes, out: str | Path, check: Callable[[Path], None]) -> Path:
     """Writes a file atomically and returns its path; takes ``check`` and raises errors like :func:`writable_file`."""
     path = writable_file(out, check)
-    try:
-        with atomic_path(path, check=check) as temporary:
-            temporary.write_bytes(content)
-    except CheckpointError:
-        raise
-    except OSError as error:
-        raise failed(f"cannot write {path}", error) from error
+    with translated(path), atomic_path(path, check=check) as temporary:
+        temporary.write_bytes(content)
     return path
 
 
@@ -539,22 +534,3 @@ def _terminate(number: int, frame: Any) -> None:
 
 def _in_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()
-
-
-def target_or_warning(
-    check: Callable[[Path, str | Path, bool], Path], source: Path, out: str | Path | None, force: bool, dry_run: bool
-) -> tuple[Path | None, list[str]]:
-    """Checks an output path. In a dry run, a missing ``force`` is a warning instead of an error.
-
-    Args:
-        check: returns the path to write, or raises an error if something exists there that must not be overwritten.
-
-    Returns:
-        The path to write (None without ``out``, or if there is a warning) and the warnings.
-    """
-    try:
-        return None if out is None else check(source, out, force), []
-    except CheckpointError as error:
-        if force or not dry_run or "force" not in error.fields:
-            raise
-        return None, [f"the command would write nothing: {error}"]

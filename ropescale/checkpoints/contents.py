@@ -159,13 +159,13 @@ def _readable(value: Mapping[str, object]) -> Iterator[str]:
     """Yields the lines of a JSON object, with sorted keys."""
     yield "{"
     for key, inner in sorted(value.items()):
-        first, *lines = _readable(inner) if isinstance(inner, Mapping) else [_short(inner)]
+        first, *lines = _readable(inner) if isinstance(inner, Mapping) else [short(inner)]
         yield f"  {json.dumps(key)}: {first}"
         yield from (f"  {line}" for line in lines)
     yield "}"
 
 
-def _short(value: object) -> str:
+def short(value: object) -> str:
     """Formats a value on one line; shows only the ends of a long list of numbers, with six digits."""
     if isinstance(value, list) and len(value) > 6 and all(isinstance(v, (int, float)) for v in value):
         # integers that may exceed the float range are shortened as text

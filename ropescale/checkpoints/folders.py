@@ -196,18 +196,20 @@ def _remove_aside(aside: Path, target: Path) -> None:
 
 
 def write_record(
-    folder: Path, record: Mapping[str, object], links: Mapping[str, str], names: Iterable[str] | None = None
+    folder: Path,
+    record: Mapping[str, object],
+    links: Mapping[str, str],
+    is_listed: Callable[[Path], bool] = lambda name: True,
 ) -> None:
     """Writes a folder's record with a list of its files.
 
     Args:
         links: the link type of each weight file.
-        names: the files to list. Default: all files.
+        is_listed: whether to list a file, given its path relative to the folder.
     """
-    listed = map(Path.as_posix, files_of(folder)) if names is None else names
-    write_synced(
-        folder / RECORD, with_files(record, {name: entry_of(folder / name, links.get(name)) for name in listed})
-    )
+    names = [name.as_posix() for name in files_of(folder) if is_listed(name)]
+    entries = {name: entry_of(folder / name, links.get(name)) for name in names}
+    write_synced(folder / RECORD, with_files(record, entries))
 
 
 def link_or_copy(

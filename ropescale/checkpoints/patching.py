@@ -20,7 +20,6 @@ from ..files import (
     local_path,
     open_regular,
     sha256,
-    target_or_warning,
     translated,
 )
 from ..output.formatting import brief, cut, visible
@@ -133,7 +132,14 @@ def patch_checkpoint(
     if to:
         refuse_leaving_links(source)
     plan = _planned(source, request)
-    target, refused = target_or_warning(check_target, source, out, force, dry_run)
+    target, refused = None, []
+    try:
+        if out is not None:
+            target = check_target(source, out, force)
+    except CheckpointError as error:
+        if force or not dry_run or "force" not in error.fields:
+            raise
+        refused = [f"the command would write nothing: {error}"]
     with translated(source, "read"):
         files = new_files(source, source_name(str(model)), plan, None if is_local else str(model), to and to.name)
         record = record_of(source, plan, str(model))
@@ -334,11 +340,10 @@ def on_links(links: Mapping[str, str], asked: str) -> Iterator[str]:
         asked: the requested link type.
     """
     count = Counter(links.values())
-    because = " (no hard links here: another file system?)" if asked == "auto" else ""
     if count["symlink"]:
         yield (
-            f"{count['symlink']} weight file(s) are absolute symlinks to the source{because}: keep the source where it "
-            "is, or copy the weights"
+            f"{count['symlink']} weight file(s) are absolute symlinks to the source: keep the source where it is, "
+            "or copy the weights"
         )
     if count["copy"] and asked == "auto":
         yield f"{count['copy']} weight file(s) were copied: neither hard links nor symlinks are possible here"

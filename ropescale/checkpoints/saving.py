@@ -6,7 +6,6 @@ Also completes the folder of a model that a trainer saved, so that it has the sa
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,7 +40,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 _TRAINERS = (
-    "optimizer* scheduler* scaler* rng_state* trainer_state.json training_args.bin checkpoint-* runs global_step*"
+    "optimizer* scheduler* scaler* rng_state* trainer_state.json training_args.bin checkpoint-* runs global_step* "
+    "*model_fsdp*"
 )
 """Patterns of files that trainers write, but :func:`ropescale.save` does not."""
 
@@ -334,8 +334,8 @@ def complete(model: nn.Module, folder: str | Path, tokenizer: PreTrainedTokenize
         else:
             _write_all_but_weights(model, saved, tokenizer, path)
             _keep_resumable(path)
-            links = {name: "copy" for name in _ours(path) if is_weight(name)}
-        write_record(path, saved.record, links, _ours(path))
+            links = {name.as_posix(): "copy" for name in files_of(path) if is_weight(name.name)}
+        write_record(path, saved.record, links, lambda name: not _is_trainers(name.parts[0]))
     return path
 
 
@@ -356,13 +356,6 @@ def _keep_resumable(folder: Path) -> None:
             PreTrainedConfig.from_json_file(str(path))
     except AttributeError:
         write_synced(path, as_json({key: value for key, value in config.items() if key != "rope_scaling"}, path.name))
-
-
-def _ours(folder: Path) -> Iterator[str]:
-    """Yields the names of the files in a completed folder that :func:`ropescale.save` also writes."""
-    for name in files_of(folder):
-        if not _is_trainers(name.parts[0]) and not fnmatch(name.parts[0], "*model_fsdp*"):
-            yield name.as_posix()
 
 
 def _is_trainers(name: str) -> bool:

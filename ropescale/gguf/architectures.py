@@ -43,9 +43,6 @@ TAKES_LISTS = frozenset(
 LISTS_OF_ANY_TYPE = frozenset("minicpm3 phi3 phimoe".split())
 """Architectures in :data:`TAKES_LISTS` that use the lists under every ``rope.scaling.type``, not only ``longrope``."""
 
-LOADS_IN_VAIN = frozenset("cogvlm falcon-h1 llada pangu-embedded refact".split())
-"""Architectures that load some of the per-pair tensors above but do not apply them."""
-
 LEFT_OUT = frozenset("dflash eagle3 gemma4-assistant step35".split())
 """Architectures that apply ``rope_freqs.weight`` but are excluded from :data:`TAKES_FREQS`: draft models, and step35,
 whose layers rotate different numbers of coordinates."""

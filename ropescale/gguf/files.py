@@ -189,7 +189,15 @@ def open_gguf(path: str | Path) -> GgufFile:
         try:
             with numpy.errstate(over="raise"):  # numpy would only print a warning
                 return GgufFile(path, reader_of(path))
-        except (ValueError, LookupError, TypeError, ArithmeticError, MemoryError, RecursionError) as error:
+        except (
+            ValueError,
+            LookupError,
+            TypeError,
+            ArithmeticError,
+            MemoryError,
+            RecursionError,
+            struct.error,
+        ) as error:
             raise ConfigError(
                 f"{path} cannot be read as GGUF; is the download complete? ({first_line(error)})"
             ) from error
@@ -228,27 +236,20 @@ def _array_size(data: memoryview, start: int) -> int:
     """Returns the size in bytes of an array, which consists of the items' type, their number and the items.
 
     Raises:
-        ValueError: the array does not end inside the data, or the items' type is unknown.
+        ValueError, struct.error: the array does not end inside the data, or the items' type is unknown.
     """
-    kind, count = _unpack("<IQ", data, start)
+    kind, count = struct.unpack_from("<IQ", data, start)
     end = start + 12
     if kind in _SIZES:
         end += count * _SIZES[kind]
     elif kind == _KINDS["STRING"] and count <= _MOST_ITEMS:
         for _ in range(count):
-            end += 8 + _unpack("<Q", data, end)[0]
+            end += 8 + struct.unpack_from("<Q", data, end)[0]
     else:
         raise ValueError(f"an array of {count} items of type {kind}")
     if end > len(data):
         raise ValueError("an array goes beyond the end of the file")
     return end - start
-
-
-def _unpack(form: str, data: memoryview, start: int) -> tuple[int, ...]:
-    try:
-        return struct.unpack_from(form, data, start)
-    except struct.error:
-        raise ValueError("an array goes beyond the end of the file") from None
 
 
 def _string(text: str) -> bytes:

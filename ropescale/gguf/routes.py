@@ -177,8 +177,7 @@ def _by_table(model: GgufModel, goal: Goal) -> Route:
         keys = _keys("longrope", rope.theta, rope.original_length)
         return Route("one factor per pair (rope_factors_long and _short)", keys, {LONG: factors, SHORT: factors})
     schedule, name = goal.schedule, model.architecture
-    why = "does not apply them" if name in known.LOADS_IN_VAIN else "does not load them"
-    text = f"{label_of(schedule)} needs per-pair factors, and llama.cpp {why} in {name}"
+    text = f"{label_of(schedule)} needs per-pair factors, and llama.cpp does not apply them in {name}"
     if isinstance(schedule, Yarn) and schedule.truncate:
         plain = "write plain yarn and start llama.cpp with"
         betas = f"--yarn-beta-fast {schedule.beta_fast:g} --yarn-beta-slow {schedule.beta_slow:g}"

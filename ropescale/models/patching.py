@@ -360,14 +360,9 @@ def _refuse_unknown(name: str, module: nn.Module, config: PreTrainedConfig) -> N
         raise ConfigError(f"{where} cannot be built from the model's configuration: {error}") from error
     if is_stock(module, stock):
         return
-    if getattr(module.config, "rope_parameters", None) != config.rope_parameters:
-        raise ConfigError(
-            f"{where} has a separate configuration with other rope parameters than the model's (such as a theta per "
-            "layer); ropescale cannot patch such a model in memory"
-        )
     raise ConfigError(
         f"{where} does not have the table of its configuration, so ropescale cannot rebuild it; "
-        "was the configuration or the module changed by hand after loading?"
+        "was it changed by hand after loading, or does it have rope parameters of its own (such as a theta per layer)?"
     )
 
 

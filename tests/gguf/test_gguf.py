@@ -316,8 +316,7 @@ WINDOW = {"attention.sliding_window": 64}
 @pytest.mark.parametrize(
     ("arch", "keys", "schedule", "error", "words"),
     [
-        ("qwen2", {}, "llama3:factor=8", ScheduleError, "needs per-pair factors.*does not load them in qwen2"),
-        ("falcon-h1", {}, "llama3:factor=8", ScheduleError, "does not apply them in falcon-h1"),
+        ("qwen2", {}, "llama3:factor=8", ScheduleError, "needs per-pair factors.*does not apply them in qwen2"),
         ("qwen2", {}, "yarn:factor=8,beta_fast=4", ScheduleError, "start llama.cpp with --yarn-beta-fast 4"),
         ("qwen2", {}, "dynamic:factor=8", ScheduleError, "freeze it at a length, such as 2048"),
         ("llama", {}, "as-is", ScheduleError, "as-is changes nothing"),

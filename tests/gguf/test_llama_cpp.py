@@ -217,7 +217,7 @@ def test_qwen2_carries_yarn_and_theta_and_phi3_any_table_in_its_lists(
 
 def test_qwen2_does_not_load_with_a_table_and_so_is_refused_one(llama_cpp, ids, tmp_path):
     made = write_gguf(_random("qwen2"), tmp_path / "qwen2.gguf", "qwen2")
-    with pytest.raises(ScheduleError, match="does not load them in qwen2"):
+    with pytest.raises(ScheduleError, match="does not apply them in qwen2"):
         patch_gguf(made, tmp_path / "out.gguf", "llama3:factor=8")
     as_llama = patch_gguf(made, None, "ntk:factor=8", dry_run=True)
     with_table = tmp_path / "table.gguf"
@@ -347,11 +347,6 @@ def test_tables_are_written_for_those_that_rotate_by_them(read):
     drafts = {"dflash"}  # passes the first layer's table by another name
     assert _rotate_by(read, "ROPE_FREQS") | drafts == known.TAKES_FREQS | known.LEFT_OUT
     assert _rotate_by(read, "ROPE_FACTORS_LONG") - known.LEFT_OUT == known.TAKES_LISTS
-
-
-def test_those_that_load_tables_in_vain_do_so(read):
-    loading = {name for name in read.bodies if "LLM_TENSOR_ROPE_F" in read.loader(name)}
-    assert loading - known.TAKES_FREQS - known.TAKES_LISTS - known.LEFT_OUT == known.LOADS_IN_VAIN
 
 
 def test_lists_are_loaded_under_every_type_by_three(read):

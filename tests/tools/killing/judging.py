@@ -125,7 +125,8 @@ def _undone(prepared: Prepared, there: Tree, root: Path) -> Iterator[Wrong]:
 def _again(prepared: Prepared, root: Path, there: Tree) -> Iterator[Wrong]:
     """The same command completes; the end is that of a run that nobody interrupted."""
     scene = prepared.scene
-    complete = _settled(_below(there, scene.output)) == _settled(_below(prepared.after, scene.output))
+    shown = {name: content for name, content in there.items() if name not in _hidden(there)}
+    complete = _settled(_below(shown, scene.output)) == _settled(_below(prepared.after, scene.output))
     done = run(scene.words, root)
     allowed = {(0, "")} | ({scene.repeated} if complete else set())
     if not any(done.code == code and words in done.err for code, words in allowed):
