@@ -95,7 +95,7 @@ def save(
         save_pretrained(whole, new, **options)
         if adapted:
             return write_adapter_base(whole, saved, tokenizer, target, new)
-        _write_all_but_weights(whole, saved, tokenizer, new)
+        _write_all_but_weights(saved, tokenizer, new)
         copy_mode(new, "config.json")
         return {name: "copy" for name in sorted(os.listdir(new)) if is_weight(name)}
 
@@ -103,11 +103,8 @@ def save(
     return target
 
 
-def _write_all_but_weights(
-    model: nn.Module, saved: SavedSchedule, tokenizer: PreTrainedTokenizerBase | None, folder: Path
-) -> None:
+def _write_all_but_weights(saved: SavedSchedule, tokenizer: PreTrainedTokenizerBase | None, folder: Path) -> None:
     """Writes the files that patching writes, except the weights, into a folder that ``save_pretrained`` wrote."""
-    _remove_derived_settings(model, saved.source, folder)
     if tokenizer is not None and not (folder / "tokenizer_config.json").exists():
         save_pretrained(tokenizer, folder)
     if (source := saved.source) is not None:
@@ -121,25 +118,6 @@ def _write_all_but_weights(
         with translated(source, "read"):
             link_or_copy(source, folder, {}, "copy", stays)
     saved.write(folder)
-
-
-def _remove_derived_settings(model: Any, source: Path | None, folder: Path) -> None:
-    """Removes the written generation settings if they equal the source's, or if transformers derived them.
-
-    transformers derives generation settings from the configuration if a checkpoint has none.
-    """
-    from transformers import GenerationConfig
-
-    written, now = folder / "generation_config.json", model.generation_config
-    if source is None or not written.exists():
-        return
-    if (source / written.name).exists():
-        before = GenerationConfig.from_pretrained(source)
-        same = now.to_dict() | {"transformers_version": before.transformers_version} == before.to_dict()
-    else:
-        same = now._from_model_config
-    if same:
-        written.unlink()
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -332,7 +310,7 @@ def complete(model: nn.Module, folder: str | Path, tokenizer: PreTrainedTokenize
         if is_adapted(model):
             links = write_adapter_base(model, saved, tokenizer, path, path)
         else:
-            _write_all_but_weights(model, saved, tokenizer, path)
+            _write_all_but_weights(saved, tokenizer, path)
             _keep_resumable(path)
             links = {name.as_posix(): "copy" for name in files_of(path) if is_weight(name.name)}
         write_record(path, saved.record, links, lambda name: not _is_trainers(name.parts[0]))
