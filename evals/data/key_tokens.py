@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, NotRequired, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired, cast
 
 import numpy as np
 from annotated_types import Len
@@ -23,9 +23,16 @@ from typing_extensions import TypedDict
 
 from ...errors import CheckpointError, DataError
 from ...files import local_path, sha256, write_checked
+from ...output.formatting import markdown
+from ...output.plotting import in_style, plain
 from .. import checking
 from ..checking import Count, Damaged, fitting
 from .documents import Document
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
 
 SCHEMA = 1
 KIND = "key spans"
@@ -98,6 +105,50 @@ class KeySpans:
         if len(ranges):
             inside &= ends <= ranges[which, 1]
         return inside
+
+    @property
+    def _model(self) -> str:
+        """The key model's name."""
+        return Path(self.made.get("key_model", {}).get("path", "imported")).name
+
+    def to_pandas(self) -> DataFrame:
+        """Returns a row per span as a pandas ``DataFrame``: the key model, the text's sha256, and the byte range."""
+        import pandas
+
+        rows = [(self._model, text, *span) for text, spans in self.spans.items() for span in spans]
+        return pandas.DataFrame(rows, columns=["model", "data", "start", "end"])
+
+    def summary(self) -> str:
+        """Returns a sentence with the numbers of spans, bytes and texts."""
+        spans = [span for each in self.spans.values() for span in each]
+        size = sum(end - start for start, end in spans)
+        return f"{self._model}: {len(spans):,} spans of key tokens, {size:,} bytes, in {len(self.spans):,} texts."
+
+    def to_markdown(self) -> str:
+        """Returns the summary, and a table of spans and their bytes by text."""
+        lines = [
+            [text[:12], f"{len(spans):,}", f"{sum(end - start for start, end in spans):,}"]
+            for text, spans in self.spans.items()
+        ]
+        return f"{self.summary()}\n\n{markdown(['text sha256', 'spans', 'bytes'], lines, right=(1, 2))}"
+
+    def plot(self, ax: Axes | None = None) -> Figure:
+        """Returns a matplotlib figure of the spans up to each byte of a text, all texts together.
+
+        Args:
+            ax: axes to draw into, which several key models can share.
+
+        Raises:
+            RopescaleError: matplotlib is not installed.
+        """
+        if ax is None:
+            with in_style(7, 4.4) as figure:
+                return self.plot(figure.subplots())
+        starts = sorted(start for spans in self.spans.values() for start, _ in spans)
+        ax.step(starts, range(1, len(starts) + 1), where="post", label=plain(self._model))
+        ax.set(xlabel="position in the text (bytes)", ylabel="spans of key tokens")
+        ax.legend()
+        return ax.get_figure(root=True)
 
     def save(self, out: str | Path, force: bool = False) -> None:
         """Writes the spans as JSON.

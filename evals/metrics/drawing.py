@@ -76,6 +76,20 @@ def draw(stored: Stored, curves: Curves, title: str, x: Axis, y: str, log: bool 
     return figure
 
 
+LENGTH = "context length (tokens)"
+
+
+def add_curves(axes: Axes, model: str, curves: Curves, y: str) -> None:
+    """Adds lines against length to axes that may have those of other results; each label begins with the model."""
+    for number, (label, points) in enumerate(curves.items(), len(axes.containers)):
+        at, mean, low, high = np.array(points, float).T  # NaN for a missing bound
+        style = {"label": short(f"{model}, {label}", 60), "capsize": 3, "elinewidth": 1, **_style(number)}
+        axes.errorbar(at, mean, np.maximum([mean - low, high - mean], 0), **style)
+    length_axis(axes, {int(at) for each in axes.containers for at in each.lines[0].get_xdata()}, LENGTH)
+    axes.set_ylabel(y)
+    axes.legend(fontsize=8)
+
+
 def _style(number: int) -> dict[str, Any]:
     marker = MARKERS[number % len(MARKERS)]
     line = ("-", "--", ":")[number // len(LINES) % 3]

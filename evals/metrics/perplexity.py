@@ -59,12 +59,16 @@ def draw(stored: Stored) -> Figure:
     Raises:
         RopescaleError: matplotlib is not installed.
     """
-    rows = sorted(METRIC.rows(stored), key=lambda row: row.length)
+    x = drawing.LENGTH, stored.lengths
+    return drawing.draw(stored, curves_of(stored), stored.title, x, "perplexity", log=True)
+
+
+def curves_of(stored: Stored) -> dict[str, list[drawing.Point]]:
+    """Returns the perplexities with their bounds by length, for each schedule."""
     curves: dict[str, list[drawing.Point]] = {schedule: [] for schedule in stored.schedules}
-    for row in rows:
+    for row in sorted(METRIC.rows(stored), key=lambda row: row.length):
         curves[row.schedule].append((row.length, row.ppl, row.ppl_low, row.ppl_high))
-    x = "context length (tokens)", stored.lengths
-    return drawing.draw(stored, curves, stored.title, x, "perplexity", log=True)
+    return curves
 
 
 class Perplexity(Metric[Stored, PerplexityRow]):

@@ -13,7 +13,7 @@ from ...output.plotting import in_style
 from ..facts import TRUNCATION
 from ..metrics.base import Metric, Picture, mean_of, perplexities
 from ..metrics.cells import digits, exp, percent
-from ..metrics.drawing import LINES, MARKERS, short, tokens
+from ..metrics.drawing import LINES, MARKERS, Curves, short, tokens
 from ..metrics.stored import part_of
 from ..results.folder import RESULTS, read_results, refusing_damage
 from ..results.result import Result
@@ -311,6 +311,18 @@ class Recommendation(Saved):
             f"{protocol['tolerance']:g} nats per token; {protocol['interval']} interval; {self.model['dtype']}; text "
             f"sha256 {self.data['sha256'][:12]}"
         )
+
+    def _curves(self) -> Curves:
+        short, target = self.protocol["trained_length"], self.protocol["target_length"]
+        return {
+            row.schedule: [(short, row.short_ppl, None, None), (target, row.ppl, row.ppl_low, row.ppl_high)]
+            for row in self.finalists
+        }
+
+    def _lines(self) -> list[list[Any]]:
+        header, *lines = super()._lines()
+        cut_off = [row for row in self.finalists if row.schedule == TRUNCATION]  # against the chosen schedule
+        return [header, *lines, *([getattr(row, name, None) for name in header] for row in cut_off)]
 
     def _summary(self) -> str:
         return f"{Path(self.model['path']).name} to {self.protocol['target_length']:,}: {self.answer.answer}"

@@ -14,9 +14,10 @@ from ..facts import TRUNCATION
 from ..metrics import METRICS, against_truncation, by_position, far_repeats, key_tokens, paired, perplexity, verdicts
 from ..metrics.against_truncation import TruncationRow
 from ..metrics.answer import answer
-from ..metrics.base import rests_on
+from ..metrics.base import perplexities, rests_on
 from ..metrics.by_position import PositionRow
 from ..metrics.cells import digits, exp, table
+from ..metrics.drawing import Curves
 from ..metrics.far_repeats import RepeatsRow
 from ..metrics.key_tokens import KeyTokensRow
 from ..metrics.paired import PairedRow
@@ -253,10 +254,18 @@ class Result(Stored, Saved):
         shown = [(metric, {(row.schedule, row.length): row for row in metric.rows(self)})
                  for metric in self.metrics if metric.columns]  # fmt: skip
         header = [name for metric, _ in shown for name in metric.columns]
-        return [header] + [
+        lines = [
             [getattr(rows.get(key), field, None) for metric, rows in shown for field in metric.columns.values()]
             for key in self.read_from
         ]
+        for (name, length), loss in against_truncation.truncated(self).items():
+            ppl, low, high = perplexities(loss)
+            known = {"schedule": name, "length": length, "nll": loss.mean, "ppl": ppl, "ppl_low": low, "ppl_high": high}
+            lines.append([known.get(column) for column in header])
+        return [header, *lines]
+
+    def _curves(self) -> Curves:
+        return perplexity.curves_of(self)
 
     def plot_by_position(self, path: str | Path | None = None) -> Figure:
         """Returns a figure of the loss by position; ``path`` is as for :meth:`plot`.

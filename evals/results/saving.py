@@ -17,11 +17,14 @@ from ...output.plotting import drawn, save
 from ...output.wrapping import to_html
 from ..metrics.base import Metric, Picture
 from ..metrics.cells import csv_text, lines_of
+from ..metrics.drawing import Curves, add_curves
 from ..metrics.stored import Measured
 from . import folder
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from pandas import DataFrame
 
 
 def sentences_of(text: str) -> list[str]:
@@ -100,21 +103,46 @@ class Saved(Measured, ABC):
     def _summary(self) -> str:
         """Returns a short description of the model, the schedules, the lengths and the texts."""
 
-    def plot(self, path: str | Path | None = None) -> Figure:
+    def plot(self, ax: Axes | None = None, path: str | Path | None = None) -> Figure:
         """Returns the main figure as a matplotlib ``Figure``, without opening a window.
 
         The figure shows perplexity against length. For a retrieval it shows heat maps by length and depth or task, for
         a recommendation every candidate, and for a search the divisors of the pairs and the loss during the search.
 
         Args:
+            ax: axes to draw into, which several results can share; then the figure shows perplexity, or for a
+                retrieval the score, against length.
             path: an image file (png, svg or pdf) that the figure is also written to.
 
         Raises:
             RopescaleError: matplotlib is not installed.
             CheckpointError: the file cannot be written.
         """
-        picture, stored = self._pictures()[0]
-        return shown(picture.draw(stored), path)
+        if ax is None:
+            picture, stored = self._pictures()[0]
+            return shown(picture.draw(stored), path)
+        add_curves(ax, self._model, {self.named(label): points for label, points in self._curves().items()}, self.y)
+        return shown(ax.get_figure(root=True), path)
+
+    y: ClassVar[str] = "perplexity"
+    """The name of the numbers of :meth:`_curves`."""
+
+    @abstractmethod
+    def _curves(self) -> Curves:
+        """Returns the main numbers with their bounds by length, for each schedule."""
+
+    @property
+    def _model(self) -> str:
+        """The model's name."""
+        return Path(self.model["path"]).name
+
+    def to_pandas(self) -> DataFrame:
+        """Returns the table of results.csv as a pandas ``DataFrame``, after columns for the model and the data."""
+        import pandas
+
+        header, *lines = self._lines()
+        about = self._model, self.data["source"]
+        return pandas.DataFrame([[*about, *line] for line in lines], columns=["model", "data", *header])
 
     def _lines(self) -> list[list[Any]]:
         """Returns the header and the lines of results.csv; missing values are None."""

@@ -16,6 +16,7 @@ from ...output.formatting import escaped
 from ..checking import Count, Length, Share
 from ..metrics.base import Metric, Picture
 from ..metrics.cells import SENTENCE, change_cell, interval_cell, table
+from ..metrics.drawing import Curves, Point
 from ..metrics.verdicts import effect, together, too_few
 from ..results.saving import Saved, csv_file
 from ..statistics.intervals import (
@@ -461,6 +462,15 @@ class Retrieval(Saved):
         depths = ", ".join(f"{depth:.3g}" for depth in self.protocol["depths"])
         trials = self.protocol["trials"]
         return f"{trials} prompt{'s' * (trials != 1)} of each length and depth ({depths})"
+
+    y = "score"
+
+    def _curves(self) -> Curves:
+        curves: dict[str, list[Point]] = {schedule: [] for schedule in self.schedules}
+        for row in self.rows:
+            if row.is_overall:
+                curves[row.schedule].append((row.length, row.accuracy, row.accuracy_low, row.accuracy_high))
+        return curves
 
     def _summary(self) -> str:
         lengths = ", ".join(f"{length:,}" for length in self.lengths)

@@ -25,6 +25,7 @@ from ..facts import AS_IS, TRUNCATION
 from ..metrics import verdicts
 from ..metrics.base import Metric, Picture
 from ..metrics.cells import digits, exp, percent
+from ..metrics.drawing import Curves
 from ..metrics.stored import Measured
 from ..metrics.verdicts import worse_than_a_guess
 from ..results.result import Result
@@ -254,6 +255,9 @@ class SearchResult(Saved):
     def _summary(self) -> str:
         method = f"{self.protocol['method']}, {self.search.spent:,} tokens"
         return f"{Path(self.model['path']).name}: {cut(self.search.spec, 120)}; {method}"
+
+    def _curves(self) -> Curves:
+        return self.comparison._curves()
 
     def _lines(self) -> list[list[Any]]:
         return self.comparison._lines()

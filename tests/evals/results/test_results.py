@@ -20,6 +20,7 @@ from tiny import documents, from_ids, llama
 
 from ropescale.errors import DataError, RopescaleError
 from ropescale.evals import Result, metrics, perplexity
+from ropescale.evals.data.key_tokens import KeySpans
 from ropescale.evals.facts import Divergence, Pass
 from ropescale.evals.results.folder import writable_folder
 from ropescale.evals.statistics.intervals import FEW, consecutive
@@ -171,7 +172,9 @@ def test_the_tables_are_those_that_transformers_would_compute(result):
 
 
 def test_the_csv_has_one_line_per_row_with_the_change_beside_it(result):
-    lines = list(csv.DictReader(io.StringIO(result.to_csv())))
+    table = result.main_table()
+    *lines, last = csv.DictReader(io.StringIO(result.to_csv()))
+    assert (last["schedule"], last["length"]) == ("truncation", "130") and f"| {float(last['ppl']):.1f} |" in table
     rows = [(row.schedule, str(row.length), row.ppl) for row in result.rows]
     assert [(line["schedule"], line["length"], float(line["ppl"])) for line in lines] == rows
     assert lines[0]["delta_nll"] == "" and float(lines[-1]["delta_nll"]) == result.paired[-1].delta_nll
@@ -266,14 +269,14 @@ def test_without_matplotlib_everything_but_the_plots_is_written(result, tmp_path
     assert "no plots written; plots need matplotlib" in capsys.readouterr().err
     assert ".png" not in (out / "REPORT.md").read_text()
     with pytest.raises(RopescaleError, match=r"ropescale\[plot\]"):
-        result.plot(tmp_path / "a.png")
+        result.plot(path=tmp_path / "a.png")
 
 
 def test_plots_show_every_schedule_and_mark_the_trained_length(result, tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
     seen = []
     monkeypatch.setattr("ropescale.evals.results.saving.save", lambda figure, path: seen.append(figure))
-    assert [result.plot(tmp_path / "a.png"), result.plot_by_position(tmp_path / "b.png")] == seen
+    assert [result.plot(path=tmp_path / "a.png"), result.plot_by_position(tmp_path / "b.png")] == seen
     (axes,), (by_position,) = (figure.axes for figure in seen)
     assert "trained at 64" in [text.get_text() for text in axes.texts]
     # Every point of the one is that of its length's own pass; the other is of the longest pass alone.
@@ -324,3 +327,23 @@ def test_names_cannot_break_out_of_the_report(tmp_path):
     cells = {len(re.findall(r"(?<!\\)(?:\\\\)*\|", line)) for line in tables}
     assert len(tables) == 10 and cells <= {3, 4, 5, 6, 8}
     assert all(not re.search(r"(?<!\\)(?:\\\\)*`", line) for line in tables)
+
+
+def test_a_result_is_a_data_frame_and_several_share_a_figure(result):
+    pyplot = pytest.importorskip("matplotlib.figure")
+    frame, axes = result.to_pandas(), pyplot.Figure().subplots()
+    assert {*frame.columns[:4]} == {"model", "data", "schedule", "table_sha256"}
+    assert frame[frame.schedule == "as-is"].ppl.tolist() == [row.ppl for row in result.rows if row.schedule == "as-is"]
+    assert result.plot(axes) is result.plot(axes) is axes.figure
+    assert len(axes.containers) == 2 * len(result.schedules) and axes.get_ylabel() == "perplexity"
+    spans = KeySpans({"a": [(0, 2), (5, 9)], "b": []}, {"key_model": {"path": "x/key"}})
+    assert spans.to_pandas().to_dict("list") == {
+        "model": ["key"] * 2,
+        "data": ["a"] * 2,
+        "start": [0, 5],
+        "end": [2, 9],
+    }
+    assert (
+        spans.summary() == "key: 2 spans of key tokens, 6 bytes, in 2 texts." and spans.summary() in spans.to_markdown()
+    )
+    assert spans.plot().axes[0].lines[0].get_xdata().tolist() == [0, 5]
