@@ -24,7 +24,7 @@ from typing_extensions import TypedDict
 from ...errors import CheckpointError, DataError
 from ...files import local_path, sha256, write_checked
 from ...output.formatting import markdown
-from ...output.plotting import in_style, plain
+from ...output.plotting import data_frame, in_style, plain
 from .. import checking
 from ..checking import Count, Damaged, fitting
 from .documents import Document
@@ -112,11 +112,13 @@ class KeySpans:
         return Path(self.made.get("key_model", {}).get("path", "imported")).name
 
     def to_pandas(self) -> DataFrame:
-        """Returns a row per span as a pandas ``DataFrame``: the key model, the text's sha256, and the byte range."""
-        import pandas
+        """Returns a row per span as a pandas ``DataFrame``: the key model, the text's sha256, and the byte range.
 
+        Raises:
+            RopescaleError: pandas is not installed.
+        """
         rows = [(self._model, text, *span) for text, spans in self.spans.items() for span in spans]
-        return pandas.DataFrame(rows, columns=["model", "data", "start", "end"])
+        return data_frame(["model", "data", "start", "end"], rows)
 
     def summary(self) -> str:
         """Returns a sentence with the numbers of spans, bytes and texts."""

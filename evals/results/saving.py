@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from ...errors import RopescaleError
 from ...output.formatting import definitions, escaped, visible_lines
-from ...output.plotting import drawn, save
+from ...output.plotting import data_frame, drawn, save
 from ...output.wrapping import to_html
 from ..metrics.base import Metric, Picture
 from ..metrics.cells import csv_text, lines_of
@@ -137,12 +137,14 @@ class Saved(Measured, ABC):
         return Path(self.model["path"]).name
 
     def to_pandas(self) -> DataFrame:
-        """Returns the table of results.csv as a pandas ``DataFrame``, after columns for the model and the data."""
-        import pandas
+        """Returns the table of results.csv as a pandas ``DataFrame``, after columns for the model and the data.
 
+        Raises:
+            RopescaleError: pandas is not installed.
+        """
         header, *lines = self._lines()
         about = self._model, self.data["source"]
-        return pandas.DataFrame([[*about, *line] for line in lines], columns=["model", "data", *header])
+        return data_frame(["model", "data", *header], [[*about, *line] for line in lines])
 
     def _lines(self) -> list[list[Any]]:
         """Returns the header and the lines of results.csv; missing values are None."""

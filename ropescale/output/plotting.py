@@ -1,4 +1,4 @@
-"""Draws plots with matplotlib (the ``plot`` extra), without a display or global state."""
+"""Draws plots with matplotlib (the ``plot`` extra), without a display or global state; data frames of pandas."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import errno
 import io
 import re
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ from .formatting import first_line, visible_lines
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from pandas import DataFrame
 
 COLOURS = {
     "black": "#000000",
@@ -94,21 +95,33 @@ def _preview(figure: Figure) -> bytes:
 
 
 @contextmanager
-def _loading() -> Iterator[None]:
-    """Converts a failure to load matplotlib to an error of one sentence; some parts of it load only when saving."""
+def _loading(what: str = "plots", library: str = "matplotlib", install: str = "'ropescale[plot]'") -> Iterator[None]:
+    """Converts a failure to load a library to an error of one sentence; some parts of it load only when saving."""
     try:
         yield
     except (ImportError, MemoryError) as error:
         if is_want_of_memory(error):
-            raise RopescaleError("not enough memory to draw plots; provide more, or leave the plots out") from None
+            raise RopescaleError(f"not enough memory for {what}; provide more, or leave the {what} out") from None
         missing = isinstance(error, ModuleNotFoundError)
-        what = "which is not installed" if missing else f"which fails to load ({first_line(error)})"
-        raise RopescaleError(f"plots need matplotlib, {what}; pip install 'ropescale[plot]'") from None
+        why = "which is not installed" if missing else f"which fails to load ({first_line(error)})"
+        raise RopescaleError(f"{what} need {library}, {why}; pip install {install}") from None
 
 
 def is_want_of_memory(error: BaseException) -> bool:
     """Whether an import failed for lack of memory, which the dynamic linker reports only in its message."""
     return isinstance(error, MemoryError) or any(each in str(error) for each in ("memory", "failed to map segment"))
+
+
+def data_frame(header: Sequence[str], lines: Sequence[Sequence[object]]) -> DataFrame:
+    """Returns a table as a data frame.
+
+    Raises:
+        RopescaleError: pandas is not installed.
+    """
+    with _loading("data frames", "pandas", "pandas"):
+        import pandas
+
+    return pandas.DataFrame(lines, columns=list(header))
 
 
 def drawn(draw: Callable[[], Figure]) -> bytes:

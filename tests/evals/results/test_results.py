@@ -16,12 +16,12 @@ import pytest
 import tiny_models
 from configurations import write_files
 from refusing import untouched
-from tiny import documents, from_ids, llama
+from tiny import byte_tokenizer, documents, from_ids, llama
 
 from ropescale.errors import DataError, RopescaleError
-from ropescale.evals import Result, metrics, perplexity
+from ropescale.evals import Result, metrics, perplexity, recommend, retrieval, search
 from ropescale.evals.data.key_tokens import KeySpans
-from ropescale.evals.facts import Divergence, Pass
+from ropescale.evals.facts import TRUNCATION, Divergence, Pass
 from ropescale.evals.results.folder import writable_folder
 from ropescale.evals.statistics.intervals import FEW, consecutive
 
@@ -329,21 +329,37 @@ def test_names_cannot_break_out_of_the_report(tmp_path):
     assert all(not re.search(r"(?<!\\)(?:\\\\)*`", line) for line in tables)
 
 
-def test_a_result_is_a_data_frame_and_several_share_a_figure(result):
-    pyplot = pytest.importorskip("matplotlib.figure")
-    frame, axes = result.to_pandas(), pyplot.Figure().subplots()
-    assert {*frame.columns[:4]} == {"model", "data", "schedule", "table_sha256"}
-    assert frame[frame.schedule == "as-is"].ppl.tolist() == [row.ppl for row in result.rows if row.schedule == "as-is"]
+RUNS = {
+    "perplexity": lambda: perplexity(llama(), documents(3, 130), [64, 130], ["linear:factor=4"]),
+    "retrieval": lambda: retrieval(
+        llama(vocab_size=257), [256, 512], ["linear:factor=4"], tokenizer=byte_tokenizer(), depths=[0.5], trials=2
+    ),
+    "recommendation": lambda: recommend(llama(), documents(8, 132), 128, batch_tokens=256),
+    "search": lambda: search(llama(), documents(12, 300), 128, budget_tokens=128 * 24),
+    "keys": lambda: KeySpans({"a": [(0, 2), (5, 9)], "b": []}, {"key_model": {"path": "x/m\u2028"}}),
+}
+
+
+@pytest.mark.parametrize("kind", RUNS)
+def test_a_result_is_a_data_frame_and_several_share_a_figure(kind, few_candidates, monkeypatch):
+    pytest.importorskip("pandas")
+    result, axes = RUNS[kind](), pytest.importorskip("matplotlib.figure").Figure().subplots()
+    frame = result.to_pandas()
+    assert [*frame.columns[:2]] == ["model", "data"] and frame.model.nunique() == 1
     assert result.plot(axes) is result.plot(axes) is axes.figure
-    assert len(axes.containers) == 2 * len(result.schedules) and axes.get_ylabel() == "perplexity"
-    spans = KeySpans({"a": [(0, 2), (5, 9)], "b": []}, {"key_model": {"path": "x/key"}})
-    assert spans.to_pandas().to_dict("list") == {
-        "model": ["key"] * 2,
-        "data": ["a"] * 2,
-        "start": [0, 5],
-        "end": [2, 9],
-    }
-    assert (
-        spans.summary() == "key: 2 spans of key tokens, 6 bytes, in 2 texts." and spans.summary() in spans.to_markdown()
-    )
-    assert spans.plot().axes[0].lines[0].get_xdata().tolist() == [0, 5]
+    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert len(labels) % 2 == 0 and labels[: len(labels) // 2] == labels[len(labels) // 2 :]
+    x = {int(each) for line in axes.lines for each in line.get_xdata()}
+    if kind == "keys":
+        assert frame.to_dict("list")["end"] == [2, 9] and result.summary() in result.to_markdown()
+        assert result.summary().endswith(": 2 spans of key tokens, 6 bytes, in 2 texts.") and x == {0, 5}
+    else:
+        assert frame.iloc[:, 2:].to_csv(index=False).count("\n") == result.to_csv().count("\n")
+        assert axes.get_ylabel() == ("score" if kind == "retrieval" else "perplexity")
+        assert x == ({256, 512} if kind == "retrieval" else {64, 130 if kind == "perplexity" else 128})
+    if kind not in ("keys", "retrieval"):
+        assert frame.schedule.tolist()[-1] == TRUNCATION
+    for library, draw in {"pandas": result.to_pandas, "matplotlib": result.plot}.items():
+        monkeypatch.setitem(sys.modules, library, None)
+        with pytest.raises(RopescaleError, match=rf"need {library}, which .*; pip install "):
+            draw()
