@@ -14,7 +14,7 @@ from ..facts import TRUNCATION
 from ..metrics import METRICS, against_truncation, by_position, far_repeats, key_tokens, paired, perplexity, verdicts
 from ..metrics.against_truncation import TruncationRow
 from ..metrics.answer import answer
-from ..metrics.base import perplexities, rests_on
+from ..metrics.base import estimated, perplexities, rests_on
 from ..metrics.by_position import PositionRow
 from ..metrics.cells import digits, exp, table
 from ..metrics.drawing import Curves
@@ -258,9 +258,11 @@ class Result(Stored, Saved):
             [getattr(rows.get(key), field, None) for metric, rows in shown for field in metric.columns.values()]
             for key in self.read_from
         ]
-        for (name, length), loss in against_truncation.truncated(self).items():
+        for length in self.truncated_losses:
+            loss = estimated(self, self.totals(TRUNCATION, length), self.first(TRUNCATION, length)).within(0)
             ppl, low, high = perplexities(loss)
-            known = {"schedule": name, "length": length, "nll": loss.mean, "ppl": ppl, "ppl_low": low, "ppl_high": high}
+            known = {"schedule": TRUNCATION, "length": length, "nll": loss.mean}
+            known |= {"ppl": ppl, "ppl_low": low, "ppl_high": high}
             lines.append([known.get(column) for column in header])
         return [header, *lines]
 
