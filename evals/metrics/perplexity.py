@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..data.windows import prefix
-from ..facts import Pass
+from ..facts import TRUNCATION, Pass
 from ..statistics.intervals import Estimate
 from . import drawing
 from .base import Metric, Picture, estimated, mean_of, perplexities, ppl_table
@@ -64,11 +65,22 @@ def draw(stored: Stored) -> Figure:
 
 
 def curves_of(stored: Stored) -> dict[str, list[drawing.Point]]:
-    """Returns the perplexities with their bounds by length, for each schedule."""
+    """Returns the perplexities with their bounds by length, for each schedule and truncation."""
     curves: dict[str, list[drawing.Point]] = {schedule: [] for schedule in stored.schedules}
-    for row in sorted(METRIC.rows(stored), key=lambda row: row.length):
-        curves[row.schedule].append((row.length, row.ppl, row.ppl_low, row.ppl_high))
+    for row in sorted([*METRIC.rows(stored), *truncated(stored)], key=lambda row: row.length):
+        curves.setdefault(row.schedule, []).append((row.length, row.ppl, row.ppl_low, row.ppl_high))
     return curves
+
+
+def truncated(stored: Stored) -> list[Any]:
+    """Returns the perplexities of truncation and their bounds at each length, with the names of a row's fields."""
+    rows = []
+    for length in stored.truncated_losses:
+        loss = estimated(stored, stored.totals(TRUNCATION, length), stored.first(TRUNCATION, length)).within(0)
+        ppl, low, high = perplexities(loss)
+        place = {"schedule": TRUNCATION, "length": length, "nll": loss.mean, "interval": loss.over}
+        rows.append(SimpleNamespace(**place, ppl=ppl, ppl_low=low, ppl_high=high))
+    return rows
 
 
 class Perplexity(Metric[Stored, PerplexityRow]):
@@ -83,8 +95,8 @@ class Perplexity(Metric[Stored, PerplexityRow]):
         return [_row(stored, run, length) for (_, length), run in stored.read_from.items()]
 
     def to_markdown(self, stored: Stored) -> list[str]:
-        """Returns the table of perplexities."""
-        return [ppl_table(stored, self.rows(stored))]
+        """Returns the table of perplexities, including those of truncation."""
+        return [ppl_table(stored, [*self.rows(stored), *truncated(stored)])]
 
 
 METRIC = Perplexity()

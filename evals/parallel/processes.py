@@ -147,17 +147,6 @@ class Group:
             dist.all_gather_object(values, value)
         return values
 
-    def to_leader(self, value: T) -> list[T]:
-        """Gathers the values of all processes, by rank, in the leader; returns an empty list in all other processes."""
-        if self.world.size == 1:
-            return [value]
-        import torch.distributed as dist
-
-        values: list[Any] | None = [None] * self.world.size if self.world.leads else None
-        with _connected():
-            dist.gather_object(value, values, dst=0)
-        return values or []
-
 
 @dataclass(frozen=True)
 class Sharing:

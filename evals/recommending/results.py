@@ -325,7 +325,7 @@ class Recommendation(Saved):
         return [header, *lines, *([getattr(row, name, None) for name in header] for row in cut_off)]
 
     def _summary(self) -> str:
-        return f"{Path(self.model['path']).name} to {self.protocol['target_length']:,}: {self.answer.answer}"
+        return f"{self._model} to {self.protocol['target_length']:,}: {self.answer.answer}"
 
     def _heading(self) -> str:
         return f"Recommendation for {self.protocol['target_length']:,} tokens"

@@ -6,6 +6,7 @@ import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import date
 from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -19,12 +20,11 @@ from ..checking import Damaged
 from ..metrics import METRICS, by_position
 from ..metrics.drawing import LINES
 from ..metrics.paired import difference
-from ..metrics.verdicts import worse_than_a_guess
-from ..recommending.results import ANSWER, FINALISTS, Recommendation, cells
+from ..recommending.results import ANSWER, FINALISTS, cells
 from ..results.folder import LOSSES, RESULTS, Results, read_results, refusing_damage
 from ..results.result import Result
-from ..retrieving.results import ACCURACY, CHANCE, EFFECTIVE, answered
-from ..searching.results import FINDING, SearchResult
+from ..retrieving.results import ACCURACY, CHANCE, EFFECTIVE
+from ..searching.results import FINDING
 
 # --- Reading runs
 
@@ -119,12 +119,12 @@ SERIES = 256
 """The most schedules on one page, which compares every pair."""
 
 
-def page(runs: Sequence[StoredRun], title: str = "Context extension, measured") -> str:
+def page(runs: Sequence[StoredRun], title: str | None = None) -> str:
     """Returns one self-contained HTML document that compares these runs.
 
     Args:
         runs: the runs from :func:`load`.
-        title: the heading of the page.
+        title: the heading of the page; None for the models, the data and today's date.
 
     Raises:
         RopescaleError: the extra ``report`` is not installed.
@@ -140,6 +140,10 @@ def page(runs: Sequence[StoredRun], title: str = "Context extension, measured") 
     shown = lambda value: visible_lines(value) if type(value) is str else value  # noqa: E731
     environment = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, finalize=shown)
     data = page_data(runs)
+    if title is None:
+        models = dict.fromkeys(Path(run.results["model"]["path"]).name for run in runs)
+        sources = dict.fromkeys(run.results["data"]["source"] for run in runs)
+        title = f"{', '.join(models)}: {', '.join(sources)}, {date.today()}"
     return environment.get_template("page.html").render(
         title=title,
         data=data,
@@ -214,14 +218,13 @@ def page_data(runs: Sequence[StoredRun]) -> dict[str, Any]:
                 if label != name and label not in names.setdefault(name, []):
                     names[name].append(label)
             facts.append(_run(run))
-            if said := headline(run):
-                headlines[run.name] = said
+            headlines[run.name] = " ".join(run.results.get("sentences", ()))
             for key in _PARTS.keys() & run.results.keys():
                 parts[key].append(_PARTS[key](run))
     compared = (any(pair.baseline == each.schedule for pair in each.result.paired) for each in series)
     return {
         "runs": facts,
-        "headlines": [f"{name}: {said}" if len(runs) > 1 else said for name, said in headlines.items()],
+        "headlines": [f"{name}: {said}" if len(runs) > 1 else said for name, said in headlines.items() if said],
         "names": names,
         "few": FEW,
         "series": [_series(number, each, len(measured) > 1) for number, each in enumerate(series)],
@@ -373,16 +376,3 @@ def _search(run: StoredRun) -> dict[str, object]:
 
 _PARTS = {EFFECTIVE.key: _heat_maps, ANSWER.key: _recommendation, FINDING.key: _search}
 """The functions that read data from a run, by the key that results.json has if the run has such data."""
-
-
-def headline(run: StoredRun) -> str | None:
-    """Returns a run's main result in a few sentences; None if there is none."""
-    if run.kind == Recommendation.kind:
-        return run.results["answer"][0]["answer"]  # type: ignore[typeddict-item]
-    if run.kind == SearchResult.kind:
-        return str(run.results["found"][0]["verdict"])  # type: ignore[typeddict-item]
-    if run.result is None:
-        return " ".join(answered(ACCURACY.read(run.results), run.results["protocol"].get("named", {})))
-    if guessed := worse_than_a_guess(run.result):
-        return guessed
-    return " ".join(run.result.sentences())

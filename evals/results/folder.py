@@ -41,6 +41,7 @@ class Results(TypedDict):
     data: DataFacts
     protocol: dict[str, Any]
     versions: dict[str, str]
+    sentences: NotRequired[list[str]]
     rows: list[dict[str, Any]]
     cost: NotRequired[list[dict[str, Any]]]
     files: dict[str, list[str]]

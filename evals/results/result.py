@@ -14,7 +14,7 @@ from ..facts import TRUNCATION
 from ..metrics import METRICS, against_truncation, by_position, far_repeats, key_tokens, paired, perplexity, verdicts
 from ..metrics.against_truncation import TruncationRow
 from ..metrics.answer import answer
-from ..metrics.base import estimated, perplexities, rests_on
+from ..metrics.base import rests_on
 from ..metrics.by_position import PositionRow
 from ..metrics.cells import digits, exp, table
 from ..metrics.drawing import Curves
@@ -28,7 +28,7 @@ from ..statistics import intervals
 from ..statistics.intervals import DOCUMENTS, LEAST_DOCUMENTS, PERCENT
 from .folder import LOSSES, RESULTS, Results, read_results, refusing_damage
 from .losses import read_losses, to_bytes
-from .saving import Saved, shown
+from .saving import Saved
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -138,8 +138,8 @@ class Result(Stored, Saved):
         return {**super().to_dict(), "model": model, **sources, "cost": self.cost, "tables": self.tables}
 
     def to_markdown(self) -> str:
-        """Returns the tables of all metrics, first for all sources together and then by source, and the protocol."""
-        parts = [worse_than_a_guess(self)]
+        """Returns the conclusions, all tables, first for all sources together and then by source, and the protocol."""
+        parts = ["\n".join(self.sentences())]
         if self.by_source:
             parts.append(f"All sources ({rests_on(self)}):")
         parts += self.tables_of_metrics()
@@ -177,10 +177,10 @@ class Result(Stored, Saved):
         return next((row.interval for row in reversed(self.rows) if row.interval not in (None, DOCUMENTS)), None)
 
     def _summary(self) -> str:
-        name, number = Path(self.model["path"]).name, self.data["documents"]
+        number = self.data["documents"]
         lengths = ", ".join(f"{length:,}" for length in self.lengths)
         schedules = ", ".join(map(self.named, self.schedules))
-        return f"{name}: {schedules}; at {lengths} tokens; {number} document{'s' * (number != 1)}"
+        return f"{self._model}: {schedules}; at {lengths} tokens; {number} document{'s' * (number != 1)}"
 
     @property
     def cost(self) -> list[dict[str, object]]:
@@ -258,25 +258,19 @@ class Result(Stored, Saved):
             [getattr(rows.get(key), field, None) for metric, rows in shown for field in metric.columns.values()]
             for key in self.read_from
         ]
-        for length in self.truncated_losses:
-            loss = estimated(self, self.totals(TRUNCATION, length), self.first(TRUNCATION, length)).within(0)
-            ppl, low, high = perplexities(loss)
-            known = {"schedule": TRUNCATION, "length": length, "nll": loss.mean}
-            known |= {"ppl": ppl, "ppl_low": low, "ppl_high": high}
-            lines.append([known.get(column) for column in header])
+        lines += [[getattr(row, name, None) for name in header] for row in perplexity.truncated(self)]
         return [header, *lines]
 
     def _curves(self) -> Curves:
         return perplexity.curves_of(self)
 
-    def plot_by_position(self, path: str | Path | None = None) -> Figure:
-        """Returns a figure of the loss by position; ``path`` is as for :meth:`plot`.
+    def plot_by_position(self) -> Figure:
+        """Returns a figure of the loss by position.
 
         Raises:
             RopescaleError: matplotlib is not installed.
-            CheckpointError: the file cannot be written.
         """
-        return shown(by_position.draw(self), path)
+        return by_position.draw(self)
 
     # --- files ---
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from ...errors import RopescaleError
 from ...output.formatting import definitions, escaped, visible_lines
-from ...output.plotting import data_frame, drawn, save
+from ...output.plotting import data_frame, drawn
 from ...output.wrapping import to_html
 from ..metrics.base import Metric, Picture
 from ..metrics.cells import csv_text, lines_of
@@ -60,7 +60,8 @@ class Saved(Measured, ABC):
 
     def to_dict(self) -> dict[str, object]:
         """Returns the content of results.json."""
-        return {"schema": folder.SCHEMA, **{name: getattr(self, name) for name in self.about}, **self._parts()}
+        about = {name: getattr(self, name) for name in self.about}
+        return {"schema": folder.SCHEMA, **about, "sentences": self.sentences(), **self._parts()}
 
     @abstractmethod
     def protocol_line(self) -> str:
@@ -103,7 +104,7 @@ class Saved(Measured, ABC):
     def _summary(self) -> str:
         """Returns a short description of the model, the schedules, the lengths and the texts."""
 
-    def plot(self, ax: Axes | None = None, path: str | Path | None = None) -> Figure:
+    def plot(self, ax: Axes | None = None) -> Figure:
         """Returns the main figure as a matplotlib ``Figure``, without opening a window.
 
         The figure shows perplexity against length. For a retrieval it shows heat maps by length and depth or task, for
@@ -112,17 +113,15 @@ class Saved(Measured, ABC):
         Args:
             ax: axes to draw into, which several results can share; then the figure shows perplexity, or for a
                 retrieval the score, against length.
-            path: an image file (png, svg or pdf) that the figure is also written to.
 
         Raises:
             RopescaleError: matplotlib is not installed.
-            CheckpointError: the file cannot be written.
         """
         if ax is None:
             picture, stored = self._pictures()[0]
-            return shown(picture.draw(stored), path)
+            return picture.draw(stored)
         add_curves(ax, self._model, {self.named(label): points for label, points in self._curves().items()}, self.y)
-        return shown(ax.get_figure(root=True), path)
+        return ax.get_figure(root=True)
 
     y: ClassVar[str] = "perplexity"
     """The name of the numbers of :meth:`_curves`."""
@@ -216,7 +215,7 @@ class Saved(Measured, ABC):
         images = [f"![{each.caption}]({each.file})" for each, _ in self._pictures() if each.file in plots]
         about = f"Model: {escaped(self.model['path'])} ({self.model['parameters']:,} parameters).\n{self._source()}"
         versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
-        heading = f"# {self._heading()}: {escaped(Path(self.model['path']).name)}"
+        heading = f"# {self._heading()}: {escaped(self._model)}"
         parts = [heading, self.to_markdown(), *images, self._details(), f"{about}{versions}.\n"]
         return "\n\n".join(filter(None, parts))
 
@@ -229,10 +228,3 @@ def csv_file(kind: type, rows: Iterable[Any]) -> bytes:
 def _encoded(text: str) -> bytes:
     """Returns a text as the content of a file; names in the text may contain characters that UTF-8 cannot encode."""
     return text.encode("utf-8", "backslashreplace")
-
-
-def shown(figure: Figure, path: str | Path | None) -> Figure:
-    """Returns a figure, after writing it to an image file if a path is given."""
-    if path is not None:
-        save(figure, path)
-    return figure

@@ -206,7 +206,7 @@ class Accuracy(Metric["Retrieval", AccuracyRow]):
             (row.schedule, row.length): interval_cell(row.answer_nll, row.answer_nll_low, row.answer_nll_high)
             for row in overall
         }
-        parts = []
+        parts = ["\n".join(stored.sentences())]
         if tasks:
             fewer = {row.length: row.tasks for row in overall if row.tasks < len(tasks)}
             at = "".join(f"; {count} at {length:,}" for length, count in fewer.items())
@@ -476,7 +476,7 @@ class Retrieval(Saved):
         lengths = ", ".join(f"{length:,}" for length in self.lengths)
         schedules = ", ".join(map(self.named, self.schedules))
         prompts = f"{self.protocol['task']}, {self.data['documents']} prompts"
-        return f"{Path(self.model['path']).name}: {schedules}; at {lengths} tokens; {prompts}"
+        return f"{self._model}: {schedules}; at {lengths} tokens; {prompts}"
 
     def _other_files(self) -> dict[str, bytes]:
         # JSON keeps each answer on one line

@@ -182,7 +182,7 @@ class Runner:
         finally:
             self._note_timing()
         if world.size > 1:
-            for found in self.group.to_leader(self._finished()):
+            for found in self.group.from_all(self._finished()):
                 self._merge(found)
             for each in self._tasks if world.leads else []:
                 each.task.finish(each.finished)

@@ -254,7 +254,7 @@ class SearchResult(Saved):
 
     def _summary(self) -> str:
         method = f"{self.protocol['method']}, {self.search.spent:,} tokens"
-        return f"{Path(self.model['path']).name}: {cut(self.search.spec, 120)}; {method}"
+        return f"{self._model}: {cut(self.search.spec, 120)}; {method}"
 
     def _curves(self) -> Curves:
         return self.comparison._curves()

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerState, TrainingArguments
@@ -15,9 +14,9 @@ from ...checkpoints.saving import carries_ours, complete
 from ...errors import DataError
 from ...models.patching import patch
 from ...request import RequestOptions
+from ..metrics import OPTIONS
 from ..progress import Notes
 from ..running.options import PerplexityOptions
-from ..scoring.batches import LOGITS_BYTES
 from .measuring import Figures, Measuring, refuse_unmeasurable
 from .proving import check_finite, check_tables, plain, prove, settle, settle_leader
 
@@ -31,6 +30,29 @@ if TYPE_CHECKING:
 
 FOLDER = "measured"
 """The subfolder of Trainer's output folder for the measurements."""
+
+
+class CallbackOptions(RequestOptions, total=False):
+    """The keywords of :func:`ropescale.evals.perplexity` that :class:`TrainingCallback` passes on."""
+
+    stride: int | None
+    windows: int | str | None
+    budget_tokens: int | None
+    min_tokens: int
+    max_docs: int | None
+    score: str
+    split_special_tokens: bool
+    short_context: bool
+    truncation: bool
+    truncation_stride: int | None
+    repeat_distance: int | None
+    key_spans: str | Path | KeySpans | None
+    metric_options: Mapping[str, object]
+    batch_tokens: int | None
+    logits_bytes: int
+    source: str | None
+    path: str | os.PathLike[str] | None
+    progress: bool
 
 
 class TrainingCallback(TrainerCallback):
@@ -73,7 +95,7 @@ class TrainingCallback(TrainerCallback):
         split_special_tokens, short_context, truncation: as for :func:`ropescale.evals.perplexity`.
         truncation_stride, repeat_distance, key_spans: as for :func:`ropescale.evals.perplexity`.
         metric_options, batch_tokens, logits_bytes: as for :func:`ropescale.evals.perplexity`.
-        seed, source, path, progress: as for :func:`ropescale.evals.perplexity`.
+        source, path, progress: as for :func:`ropescale.evals.perplexity`.
 
     Raises:
         DataError: documents are given without lengths, lengths without documents, or an option has no effect.
@@ -91,67 +113,11 @@ class TrainingCallback(TrainerCallback):
         out: str | Path | None = None,
         save: bool = True,
         log: Callable[[Figures], object] | None = None,
-        factor: float | None = None,
-        target_length: int | str | None = None,
-        original_length: int | str | None = None,
-        overrides: Mapping[str, str] | None = None,
-        layers: str = "full",
-        replace_scaling: bool = False,
-        on_top: bool = False,
-        freeze_at: int | str | None = None,
-        stride: int | None = None,
-        windows: int | str | None = None,
-        budget_tokens: int | None = None,
-        min_tokens: int = 0,
-        max_docs: int | None = None,
-        score: str = "all",
-        split_special_tokens: bool = False,
-        short_context: bool = True,
-        truncation: bool = False,
-        truncation_stride: int | None = None,
-        repeat_distance: int | None = None,
-        key_spans: str | Path | KeySpans | None = None,
-        metric_options: Mapping[str, object] | None = None,
-        batch_tokens: int | None = None,
-        logits_bytes: int = LOGITS_BYTES,
-        seed: int = 0,
-        source: str | None = None,
-        path: str | os.PathLike[str] | None = None,
-        progress: bool = False,
+        **options: Unpack[CallbackOptions],
     ) -> None:
-        patching: RequestOptions = {
-            "factor": factor,
-            "target_length": target_length,
-            "original_length": original_length,
-            "overrides": overrides,
-            "layers": layers,
-            "replace_scaling": replace_scaling,
-            "on_top": on_top,
-            "freeze_at": freeze_at,
-        }
+        _refuse_useless(eval_documents, lengths, every, check_every, options)
         self.schedule = schedule
-        self.options = PerplexityOptions(
-            stride=stride,
-            windows=windows,
-            budget_tokens=budget_tokens,
-            min_tokens=min_tokens,
-            max_docs=max_docs,
-            score=score,
-            split_special_tokens=split_special_tokens,
-            short_context=short_context,
-            # A model in training no longer uses the tables that truncation needs.
-            truncation=truncation or (None if truncation_stride else False),
-            truncation_stride=truncation_stride,
-            of_metrics={"repeat_distance": repeat_distance, "key_spans": key_spans, **(metric_options or {})},
-            batch_tokens=batch_tokens,
-            logits_bytes=logits_bytes,
-            seed=seed,
-            patching=patching,
-            source=source,
-            path=path,
-            progress=progress,
-        )
-        _refuse_useless(eval_documents, lengths, every, check_every, _given(self.options))
+        self.options = _measurement(options)
         self.eval_documents, self.lengths, self.tokenizer = eval_documents, lengths, tokenizer
         self.every, self.check_every, self.out, self.save, self.log = every, check_every, out, save, log
         self.patch: Patch | None = None
@@ -268,22 +234,28 @@ def _as_tokenizer(processing: object) -> PreTrainedTokenizerBase | None:
     return processing if isinstance(processing, PreTrainedTokenizerBase) else None
 
 
-def _given(options: PerplexityOptions) -> list[str]:
-    """Returns the names of the options of a measurement that differ from their defaults."""
-    usual = PerplexityOptions(truncation=False)
-    names = (each.name for each in fields(options) if each.name != "patching")
-    return [name for name in names if getattr(options, name) != getattr(usual, name)]
+def _measurement(options: CallbackOptions) -> PerplexityOptions:
+    """Returns the options of the measurements; :func:`ropescale.patch` has its own among them."""
+    given: dict[str, Any] = {**options}
+    patching = {name: given.pop(name) for name in RequestOptions.__annotations__ if name in given}
+    of_metrics = {name: given.pop(name) for name in OPTIONS if name in given} | dict(given.pop("metric_options", {}))
+    # A model in training no longer uses the tables that truncation needs.
+    given.setdefault("truncation", None if "truncation_stride" in given else False)
+    return PerplexityOptions(patching=RequestOptions(**patching), of_metrics=of_metrics, **given)
 
 
 def _refuse_useless(
-    documents: object, lengths: object, every: int | None, check_every: int | None, options: Sequence[str]
+    documents: object, lengths: object, every: int | None, check_every: int | None, options: CallbackOptions
 ) -> None:
     """Raises an error if an option has no effect, or a number of steps is invalid."""
     if (documents is None) != (lengths is None):
         given, lacking = ("lengths", "eval_documents") if documents is None else ("eval_documents", "lengths")
         raise DataError(f"{given} needs {lacking}; give both, or neither", given, lacking)
-    if documents is None and (every is not None or options):
-        name = options[0] if options else "every"
+    useless = [name for name in options if name not in RequestOptions.__annotations__]
+    if every is not None:
+        useless.append("every")
+    if documents is None and useless:
+        name = useless[0]
         raise DataError(f"{name} needs eval_documents to measure on; give both, or neither", name)
     for name, steps in {"every": every, "check_every": check_every}.items():
         if steps is not None and steps < 1:

@@ -186,7 +186,7 @@ def settle_leader(act: Callable[[], object]) -> None:
 
 
 def first_problem(found: Sequence[tuple[str, object]]) -> str:
-    """Returns the message for all processes: the first problem and the other ranks with problems; "" if there is none.
+    """Returns the message for all processes: the first problem; "" if there is none.
 
     Args:
         found: the problem (or "") of each rank, and the value that must be equal in all ranks.
@@ -195,9 +195,7 @@ def first_problem(found: Sequence[tuple[str, object]]) -> str:
         return found[0][0]
     failed = [rank for rank, (problem, _) in enumerate(found) if problem]
     if failed:
-        others = ", ".join(map(str, failed[1:9])) + ", ..." * (len(failed) > 9)
-        more = f" (a problem also in rank {others})" if others else ""
-        return f"rank {failed[0]} of {len(found)}: {found[failed[0]][0]}{more}"
+        return f"rank {failed[0]} of {len(found)}: {found[failed[0]][0]}"
     first = found[0][1]
     other = next((rank for rank, (_, carried) in enumerate(found) if carried != first), None)
     return "" if other is None else f"rank {other} of {len(found)} carries {found[other][1]}, and rank 0 {first}"

@@ -9,7 +9,6 @@ from tiny import from_ids
 
 from ropescale.evals import Result
 from ropescale.evals.facts import AS_IS, Pass, Truncation
-from ropescale.evals.reporting.page import StoredRun, headline
 from ropescale.evals.statistics.intervals import average, familywise
 
 TRAINED, LONGEST = 8, 32
@@ -90,7 +89,7 @@ def test_of_fewer_than_ten_documents_nothing_is_concluded_and_the_sentences_say_
     why = f"a verdict needs 10 documents, and there are {documents}."
     assert f"no interval: {why[:-1]})" in text and {row.low for row in result.verdicts} == {None}
     check_answer(result)
-    assert f", but {why}" in headline(as_run(result))
+    assert f", but {why}" in " ".join(result.to_dict()["sentences"])
 
 
 def test_of_fewer_than_five_documents_there_is_a_dash_for_an_interval_and_the_line_says_why():
@@ -98,12 +97,6 @@ def test_of_fewer_than_five_documents_there_is_a_dash_for_an_interval_and_the_li
     text = result.to_markdown()
     assert "± 0" not in text and " to +" not in text and text.count("± -") == 6 + 3 + 6 + 4 + 4 + 1
     assert "no interval (± -): it needs 5 documents" in text
-
-
-def as_run(result):
-    """The run that the page has of a result."""
-    results = result.to_dict()
-    return StoredRun("run", None, results, result)
 
 
 CELL = re.compile(r"([+-]?\d+\.\d+) (?:± (\d+\.\d+)|\(([+-][\d.e-]+) to ([+-][\d.e-]+)\))")
@@ -267,7 +260,7 @@ def test_no_sentence_contradicts_its_row_its_interval_or_another_sentence(seed):
     rng = np.random.default_rng(seed)
     skew, effect = ["none", "right", "left"][seed % 3], [0.0, 0.1, 0.3][seed // 3 % 3]
     result = drawn(rng, 5, skew, effect)
-    text, said = result.to_markdown(), headline(as_run(result)) or ""
+    text, said = result.to_markdown(), " ".join(result.to_dict()["sentences"])
     check_answer(result)
     assert not re.search("significant|no evidence", text + said)
     if result.data["documents"] < 10:

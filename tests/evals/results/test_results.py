@@ -136,7 +136,7 @@ def test_the_dictionary_has_the_published_keys(result):
     plain = json.loads(json.dumps(result.to_dict(), allow_nan=False))
     assert plain["schema"] == 2
     for found, keys in (
-        (plain, "schema model data protocol versions rows paired verdicts truncation repeats cost tables"),
+        (plain, "schema model data protocol versions sentences rows paired verdicts truncation repeats cost tables"),
         (plain["model"], "path config_sha256 weights dtype parameters vocabulary as_is trained_length"),
         (plain["data"], "source sha256 documents windows tokens skipped measured whole unit share"),
         (plain["protocol"], "name mode bos stride windows budget_tokens truncation_context truncation_stride "
@@ -190,12 +190,14 @@ def test_a_notebook_has_a_line_and_the_tables_of_the_markdown(result):
 
 
 def test_markdown_has_a_row_per_schedule_and_a_column_per_length(result):
-    lines = dataclasses.replace(result, model={**result.model, "vocabulary": None}).to_markdown().splitlines()
-    header, rule, as_is, dynamic = lines[:4]
+    known = dataclasses.replace(result, model={**result.model, "vocabulary": None})
+    first, lines = known.to_markdown().split("\n\n", 1)
+    assert first.splitlines() == known.sentences()
+    header, rule, as_is, dynamic, cut_off = (lines := lines.splitlines())[:5]
     assert [cell.strip() for cell in header.strip("|").split("|")] == ["perplexity", "16", "64", "130"]
     assert set(rule) <= set("|-: ")
     assert as_is.startswith("| as-is ") and dynamic.startswith("| dynamic:factor=4 ")
-    assert len({len(line) for line in lines[:4]}) == 1  # aligned
+    assert cut_off.startswith("| truncation ") and len({len(line) for line in lines[:5]}) == 1  # aligned
     row = result.rows[0]
     shown = as_is.split("|")[2].strip().replace(",", "")
     number, low, high = re.fullmatch(r"(\S+) \((\S+) to (\S+)\)", shown).groups()
@@ -269,19 +271,16 @@ def test_without_matplotlib_everything_but_the_plots_is_written(result, tmp_path
     assert "no plots written; plots need matplotlib" in capsys.readouterr().err
     assert ".png" not in (out / "REPORT.md").read_text()
     with pytest.raises(RopescaleError, match=r"ropescale\[plot\]"):
-        result.plot(path=tmp_path / "a.png")
+        result.plot()
 
 
-def test_plots_show_every_schedule_and_mark_the_trained_length(result, tmp_path, monkeypatch):
+def test_plots_show_every_schedule_and_mark_the_trained_length(result):
     pytest.importorskip("matplotlib")
-    seen = []
-    monkeypatch.setattr("ropescale.evals.results.saving.save", lambda figure, path: seen.append(figure))
-    assert [result.plot(path=tmp_path / "a.png"), result.plot_by_position(tmp_path / "b.png")] == seen
-    (axes,), (by_position,) = (figure.axes for figure in seen)
+    (axes,), (by_position,) = result.plot().axes, result.plot_by_position().axes
     assert "trained at 64" in [text.get_text() for text in axes.texts]
     # Every point of the one is that of its length's own pass; the other is of the longest pass alone.
     labels = [each.get_legend_handles_labels()[1] for each in (axes, by_position)]
-    assert labels == [["as-is", "dynamic:factor=4"], ["as-is", "dynamic:factor=4, table for 130"]]
+    assert labels == [["as-is", "dynamic:factor=4", "truncation"], ["as-is", "dynamic:factor=4, table for 130"]]
     curve, _, (bars,) = axes.containers[1].lines
     rows = [row for row in result.rows if row.schedule == "dynamic:factor=4"]
     assert curve.get_ydata().tolist() == [row.ppl for row in rows]

