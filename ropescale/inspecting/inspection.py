@@ -287,7 +287,7 @@ def _geometries(
                 geometry, rope=layer.rope, schedule=describe(layer.schedule), frequencies=table, varies=varies
             )
         elif rope.is_scaled:
-            length, varies = target_length or rope.max_length, length_dependent(from_rope_parameters(rope)[0])
+            length, varies = target_length or now.meant_length, length_dependent(from_rope_parameters(rope)[0])
             table = stock_table(rope, length)
             geometry = replace(geometry, schedule="as-is", frequencies=table, target_length=length, varies=varies)
         geometries.append(geometry)

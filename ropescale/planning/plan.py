@@ -148,7 +148,7 @@ def _planned(config: Mapping[str, object], request: Request) -> Plan:
             raise ScheduleError("as-is changes nothing, so it cannot be frozen; name a schedule")
         for rope in original.ropes.values():
             from_rope_parameters(rope)  # raises an error for scaling that cannot be read
-        return Plan(request, original, original, {}, original.max_length)
+        return Plan(request, original, original, {}, original.meant_length)
     _refuse_two_readings(original, chosen, request)
     given = {"factor": request.factor, "target_length": request.target_length, "overrides": request.overrides}
     layers = {}
@@ -169,7 +169,7 @@ def _planned(config: Mapping[str, object], request: Request) -> Plan:
         frozen = request.freeze_at if any(layer.is_frozen for layer in layers.values()) else None
         length = request.target_length or frozen or max(reach[key] for key in bounding)
     else:
-        length = original.max_length
+        length = original.meant_length
         notes.append(f"only sliding-window layers change, so the context stays {length:,} tokens")
     for layer in layers.values():
         layer.refuse_undeclared(length)
@@ -178,7 +178,7 @@ def _planned(config: Mapping[str, object], request: Request) -> Plan:
     notes += _notes_on_effect(layers, length)
     scaling = scaling_of(layers, original, length)
     if not bounding:
-        scaling = replace(scaling, max_length=length)
+        scaling = replace(scaling, max_length=original.max_length)
     if original.family.derives_attention_scale and scaling.max_length != length:
         rotary_dim = max(layer.rope.rotary_dim for layer in layers.values())
         notes.append(
@@ -224,7 +224,7 @@ def plan_of_own(config: Mapping[str, object]) -> Plan:
     """
     original = Configuration.read(config)
     layers = {key: PlannedLayer(rope, rope, AsIs().bound(rope)) for key, rope in original.ropes.items()}
-    return Plan(Request("as-is"), original, original, layers, original.max_length)
+    return Plan(Request("as-is"), original, original, layers, original.meant_length)
 
 
 def is_as_is(spec: object) -> bool:

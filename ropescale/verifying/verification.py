@@ -280,7 +280,7 @@ def meant_for(model: nn.Module) -> int:
     """Returns a loaded model's target context in tokens, or the length at which its tables are frozen."""
     plan, held = installed(model), held_at(model)
     if plan is None:
-        return held or max(rope.max_length for rope in read_rope(whole_config(model).to_dict()).values())
+        return held or Configuration.read(whole_config(model).to_dict()).meant_length
     return held or plan.length
 
 

@@ -109,6 +109,22 @@ def test_patch_asks_only_where_two_readings_differ(config, options, wanted, tmp_
     assert f"-len {wanted}" in ran("export", tmp_path / "P", "--for", "vllm", "--command-only").out
 
 
+@pytest.mark.parametrize("kind", ["linear", "dynamic", "yarn"])
+def test_as_is_has_one_length_where_the_maximum_was_left_at_the_original(kind, tmp_path, ran):
+    parameters = {"rope_type": kind, "factor": 4.0, "rope_theta": 10000.0}
+    config = plain("llama", 64, 4, 256) | {"rope_parameters": parameters}  # which transformers 4 does not read
+    parameters |= {"original_max_position_embeddings": 256} if kind == "yarn" else {}
+    folder = write_checkpoint(tmp_path / "M", config)
+    seen = json.loads(ran("inspect", folder, "--json").out)
+    assert seen["lengths"]["served"]["tokens"] == seen["layers"]["all"]["target_length"] == 1024
+    ran("patch", folder, "-o", tmp_path / "P", "--schedule", "as-is")
+    length = json.loads((tmp_path / "P/ropescale.json").read_text())["length"]
+    written = json.loads((tmp_path / "P/config.json").read_text())
+    assert length == 1024
+    wanted = ropescale.frequencies(config, "as-is", 1024)
+    assert ropescale.frequencies(config, "as-is") == wanted == ropescale.frequencies(written, "as-is", length)
+
+
 WIDE = {
     "llama 3.1": LLAMA31,
     "a draft head": DRAFT,
