@@ -50,7 +50,8 @@ LOWEST = "5.16"
 PATH = Path(__file__).with_suffix(".json")
 EARLIER = PATH.with_stem(f"{PATH.stem}_earlier")
 SECTIONS = PATH.with_name("class_sections.json")
-"""The sections whose rope parameters the class of another type reads, as dotted paths; generated in the same way."""
+"""The sections whose rope parameters the class of another type reads, as dotted paths, each with the layer types that
+have a table of their own; generated in the same way."""
 
 ALL_LAYERS = "all"
 """The key that replaces the layer type for a model with one table for all layers."""
@@ -130,7 +131,7 @@ def load() -> Table:
 
 
 @cache
-def sections() -> dict[str, list[str]]:
+def sections() -> dict[str, dict[str, list[str]]]:
     """Reads the table of :data:`SECTIONS`."""
     return json.loads(SECTIONS.read_text(encoding="utf-8"))
 

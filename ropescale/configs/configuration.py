@@ -27,7 +27,7 @@ from .finding import (
     originals_in,
     placed,
 )
-from .parameters import check_theta, read_parameters
+from .parameters import check_theta, ignored_flat, read_parameters
 from .section import LARGEST, Parameters, Section, check_head, check_parameters, is_name, share, theta, whole
 
 MAXIMUM_STAYS = ("linear", "dynamic", "proportional")
@@ -185,13 +185,15 @@ class Configuration:
         if not ropes:
             raise ConfigError(f"no layer of this {self.model_type} rotates; nothing can be scaled")
         outer = str(self.raw.get("model_type"))
-        read = class_defaults.sections().get(outer)
-        if read is not None and ".".join(self.path) not in read:
+        read, path = class_defaults.sections().get(outer), ".".join(self.path)
+        if read is not None and path not in read:
             ways = " or ".join(name or "the top level" for name in read) or "no section"
             raise ConfigError(
                 f"transformers reads the rope parameters of {outer} in {ways}, and config.json describes a language "
                 f"model in {dotted(self.path)}; nothing is read or changed"
             )
+        if read and read[path] and ALL_LAYERS in ropes:
+            raise ConfigError(ignored_flat(outer, read[path]))
         return ropes
 
     def default_of(self, field: str) -> object:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from ..errors import ConfigError
 from ..output.formatting import brief, listed
@@ -205,7 +205,8 @@ def check_section(section: Section) -> None:
 def _ignored_forms(section: Section) -> Iterator[tuple[bool, str]]:
     """Yields, for each form of rope parameters that some classes ignore, whether this class does so, and the error."""
     model_type, own = section.model_type, None if "rope_type" in section.old else section.old.get("type")
-    types = ", ".join(section.default_parameters or section.defaults.get("layer_types", ()))
+    kinds = [*(section.default_parameters or section.defaults.get("layer_types", ()))]
+    types = ", ".join(kinds)
     yield (
         own not in (None, "default") and bool(section.defaults.get("ignores_type")),
         f"rope_scaling has type {brief(own)}, and {model_type} only reads rope_type there, so transformers computes "
@@ -213,8 +214,7 @@ def _ignored_forms(section: Section) -> Iterator[tuple[bool, str]]:
     )
     yield (
         section.per_type and bool(section.new) and not section.is_nested and "rope_parameters" not in section.v4,
-        f"{model_type} keeps rope_parameters per layer type ({types}); the flat rope_parameters in this configuration "
-        "would be ignored by transformers; put it under the layer type it is meant for",
+        ignored_flat(model_type, kinds),
     )
     yield (
         section.is_nested and not section.per_type,
@@ -225,6 +225,14 @@ def _ignored_forms(section: Section) -> Iterator[tuple[bool, str]]:
         bool(section.old) and "rope_scaling" not in section.v4,
         f"{model_type} does not read rope_scaling, which this configuration has; write it as rope_parameters"
         f"{f' under a layer type ({types})' if section.per_type else ''}",
+    )
+
+
+def ignored_flat(model_type: str, kinds: Iterable[str]) -> str:
+    """Returns the message about flat rope parameters for a class with a table per layer type."""
+    return (
+        f"{model_type} keeps rope_parameters per layer type ({', '.join(kinds)}); the flat rope_parameters in this "
+        "configuration would be ignored by transformers; put it under the layer type it is meant for"
     )
 
 

@@ -8,6 +8,7 @@ import pytest
 import read_configs
 import torch
 from configurations import LLAMA, LLAMA31, PHI3_128K, plain, write_checkpoint
+from planning import make_plan
 from rotary_modules import stock_tables
 from transformers import AutoConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
@@ -49,6 +50,14 @@ FOUND = {
         262144,
         "dual_chunk_attention_config.original_max_position_embeddings",
         1010000,
+        MAXIMUM,
+    ),
+    "an original elsewhere": (
+        plain("qwen3", 64, 4, 40960, head_dim=16)
+        | {"dual_chunk_attention_config": DUAL | {"original_max_position_embeddings": 4096}},
+        4096,
+        "dual_chunk_attention_config.original_max_position_embeddings",
+        40960,
         MAXIMUM,
     ),
     "an own key": (plain("gpt_neox", 64, 4, 2048) | {"seq_length": 2048}, 2048, MAXIMUM, 2048, MAXIMUM),
@@ -123,6 +132,18 @@ def test_as_is_has_one_length_where_the_maximum_was_left_at_the_original(kind, t
     assert length == 1024
     wanted = ropescale.frequencies(config, "as-is", 1024)
     assert ropescale.frequencies(config, "as-is") == wanted == ropescale.frequencies(written, "as-is", length)
+
+
+@pytest.mark.parametrize(
+    ("config", "wanted"),
+    [
+        (plain("llama4_text", 64, 4, 262144, head_dim=16) | {"attention_chunk_size": 8192}, 8 * 262144),
+        (FOUND["dual chunk attention"][0], 8 * 262144),
+        (FOUND["an original elsewhere"][0], 8 * 4096),
+    ],
+)
+def test_a_chunk_of_attention_is_no_length_and_dual_chunks_state_the_original(config, wanted):
+    assert make_plan(config, "yarn:factor=8", layers="all").length == wanted
 
 
 WIDE = {
@@ -207,6 +228,7 @@ OWN = LLAMA | {"rope_theta": None}
 REFUSED = [
     (LLAMA | {"model_type": "deepseek_vl_v2", "language_config": LLAMA}, "in the top level and language_config"),
     (LLAMA | {"model_type": "llava"}, "of llava in text_config, and config.json describes a language model in the top"),
+    (LLAMA | {"model_type": "ultrabert"}, "ultrabert keeps rope_parameters per layer type (sliding_attention, full_"),
     (LLAMA | {"model_type": "clip_text_model"}, "of clip_text_model in no section"),
     ({"model_type": "brandnew", "a": LLAMA, "b": LLAMA}, "in a and b"),
     *((LLAMA | {"model_type": each}, "reads keys of its own") for each in ("chatglm", "baichuan", "qwen")),

@@ -84,11 +84,11 @@ def generate() -> dict[str, Json | None]:
     return dict(sorted(table.items()))
 
 
-def generate_sections(table: Mapping[str, object]) -> dict[str, list[str]]:
+def generate_sections(table: Mapping[str, object]) -> dict[str, dict[str, list[str]]]:
     """Returns the dotted sections in which the class of each type outside the table reads rope parameters.
 
-    A class that declares rope parameters, and reads flat ones in no section, is left out: where it reads them is not
-    known.
+    Each section has the layer types for which the class keeps a table each; none for a class with one table. A class
+    that declares rope parameters, and reads flat ones in no section, is left out: where it reads them is not known.
     """
     from transformers import CONFIG_MAPPING
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
@@ -102,8 +102,11 @@ def generate_sections(table: Mapping[str, object]) -> dict[str, list[str]]:
             default = _built(cls)
             if default is None:
                 continue
-            sections = [".".join(path) for path in paths if _reads(cls, path)]
-            if sections or not hasattr(type(default.get_text_config(decoder=True)), "rope_parameters"):
+            text = default.get_text_config(decoder=True)
+            usual = getattr(text, "rope_parameters", None)
+            kinds = [*usual] if is_nested(usual) else []
+            sections = {".".join(path): kinds for path in paths if _reads(cls, path)}
+            if sections or not hasattr(type(text), "rope_parameters"):
                 found[model_type] = sections
     return found
 
