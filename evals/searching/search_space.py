@@ -31,7 +31,7 @@ from ...planning.plan import Plan, make_plan
 from ...rope import Rope
 from ...schedules import Schedule, Table, Yarn
 from ...schedules.base import Frequencies
-from ...schedules.by_parts import temperature
+from ...schedules.by_parts import ramp_ends, temperature
 from .options import SearchOptions
 
 Point = tuple[float, ...]
@@ -107,10 +107,9 @@ class Ramp:
 
     @property
     def _default(self) -> dict[str, float]:
-        low, high = math.floor(self.rope.pair_at(32.0)), math.ceil(self.rope.pair_at(1.0))
+        start, end = ramp_ends(self.rope, Yarn.beta_fast, Yarn.beta_slow, Yarn.truncate)
         scale = math.log(temperature(self.factor))
-        ends = {"start": float(max(low, 0)), "end": float(min(high, self.last))}
-        return {**ends, "log_factor": math.log(self.factor), "log_scale": scale}
+        return {"start": float(start), "end": float(end), "log_factor": math.log(self.factor), "log_scale": scale}
 
     def table(self, point: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns the frequencies, float64 [pairs], and the attention scale. Both are differentiable with respect to

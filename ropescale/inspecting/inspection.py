@@ -228,15 +228,8 @@ def _inspected(model: str, folder: Path, adapter: Adapter | None, request: Reque
     # A schedule builds on the configuration without ropescale's scaling, as patching does.
     ground = now.raw if stays else original_config(now.raw, folder, request.on_top)
     before = Configuration.read(ground, request.original_length)
-    now_ropes = now.ropes
     plan = _plan(before, request)
     remarks = [*on_base_shown(adapter), *(plan.notes if plan else ())]
-    remarks += [
-        f"max_position_embeddings is {rope.max_length}, but the model was trained at {rope.original_length}; "
-        f"factors count from {rope.original_length}"
-        for rope in now_ropes.values()
-        if plan is None and rope.max_length > rope.original_length and not rope.is_scaled
-    ]
     files = _read_files(folder)
     geometries = _geometries(now, before, plan, request.target_length or (_meant_for(files) if stays else None))
     # Patching with the schedule removes this pitfall.

@@ -394,7 +394,7 @@ def _notes_on_shorter_context(layers: Sequence[PlannedLayer], request: Request) 
 
 
 def _notes_on_effect(layers: Mapping[str, PlannedLayer], length: int) -> Iterator[str]:
-    """Yields notes on schedules that change nothing, and on contexts far beyond the trained one.
+    """Yields notes on schedules that change nothing in some layers.
 
     Raises:
         ScheduleError: a schedule with a factor leaves every layer unchanged; scaling must not be silently ineffective.
@@ -415,9 +415,3 @@ def _notes_on_effect(layers: Mapping[str, PlannedLayer], length: int) -> Iterato
         raise ScheduleError(next(iter(idle.values())), advice=[others(length)])
     for key, text in idle.items():
         yield f"{key}: {text}"
-    shortest = min(layer.rope.original_length for layer in layers.values())
-    if length > 512 * shortest:  # beyond any published context (arXiv:2402.13753)
-        yield (
-            f"{length:,} tokens are {length // shortest:,} times the trained length of {shortest:,}; "
-            "make sure that this is intended"
-        )

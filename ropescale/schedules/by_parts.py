@@ -158,13 +158,18 @@ def ramp(rope: Rope, beta_fast: float, beta_slow: float, truncate: bool) -> list
     transformers, every pair keeps its frequency if both ends of the ramp are below pair 0 (the trained length is
     shorter than ``2 pi beta_slow``).
     """
-    low, high = rope.pair_at(beta_fast), rope.pair_at(beta_slow)
-    if truncate:
-        low, high = math.floor(low), math.ceil(high)
-    low, high = max(low, 0), min(high, rope.rotary_dim - 1)
+    low, high = ramp_ends(rope, beta_fast, beta_slow, truncate)
     if low == high:
         high += 0.001
     return [1 - min(max((i - low) / (high - low), 0.0), 1.0) for i in range(rope.pairs)]
+
+
+def ramp_ends(rope: Rope, beta_fast: float, beta_slow: float, truncate: bool) -> tuple[float, float]:
+    """Returns the pairs between which the ramp falls, within 0 and rotary dim - 1."""
+    low, high = rope.pair_at(beta_fast), rope.pair_at(beta_slow)
+    if truncate:
+        low, high = math.floor(low), math.ceil(high)
+    return max(low, 0), min(high, rope.rotary_dim - 1)
 
 
 @register("dynamic-yarn")

@@ -488,9 +488,9 @@ def of_several(spec: ParsedSpec, number: int) -> Iterator[None]:
     try:
         yield
     except (ScheduleError, ConfigError) as error:
-        if number < 2 or name in str(error):
+        if number < 2 or name in error.reason:
             raise
-        raise type(error)(f"{name}: {error}", *error.fields) from error
+        raise type(error)(f"{name}: {error.reason}", *error.fields, advice=error.advice) from error
 
 
 def repeated(given: Sequence[ParsedSpec]) -> list[str]:

@@ -499,13 +499,6 @@ def test_a_layer_type_on_which_a_schedule_does_nothing_is_noted_where_it_works_o
     assert any("sliding_attention: llama3 with factor 4 leaves every frequency" in note for note in plan.notes)
 
 
-def test_a_length_beyond_512_times_the_trained_one_is_asked_about():
-    for factor, asked in ((512, False), (513, True)):
-        notes = make_plan(LLAMA, f"linear:factor={factor}", original_length=64).notes
-        warning = f"{factor * 64:,} tokens are {factor:,} times the trained length of 64;"
-        assert any(warning in note for note in notes) == asked
-
-
 @pytest.mark.parametrize("spec", ["dynamic-yarn", Stretching()])
 def test_a_schedule_that_follows_the_length_is_unsavable_and_freezing_is_the_way_out(spec):
     plan = make_plan(LLAMA, spec)
