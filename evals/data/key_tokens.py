@@ -53,14 +53,13 @@ def check_window(window: int, stride: int, max_length: int) -> None:
     Raises:
         DataError: it has none, or the window or the stride is empty.
     """
-    if min(window, stride) < 1:
-        raise DataError("window and stride are numbers of tokens; give 1 or more", "window", "stride")
-    if max_length <= window:
+    if not (1 <= window < max_length and stride >= 1):
         raise DataError(
-            f"max_length is {max_length:,}, so no text has tokens after the window of {window:,}; give a larger "
-            "max_length or a smaller window",
-            "max_length",
+            f"a window of {window:,} tokens and a stride of {stride:,} leave no key tokens in the first {max_length:,} "
+            "of a text; give 1 or more, and a larger max_length than window",
             "window",
+            "stride",
+            "max_length",
         )
 
 

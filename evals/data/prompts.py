@@ -115,8 +115,7 @@ def prompt_row(row: Mapping[str, object], fields: PromptFields, name: str, sourc
     texts = [row.get(field) for field in names]
     for field, text in zip(names, texts, strict=True):
         if not isinstance(text, str):
-            what = f"holds {type(text).__name__}, not text" if field in row else f"is missing; {has}"
-            raise DataError(f"{name}: field {field!r} {what}", "prompt_field")
+            raise DataError(f"{name}: field {field!r} is missing or not text; {has}", "prompt_field")
     prompt = "".join(map(str, texts))
     field = fields.answer or next((each for each in ANSWERS if each in row), None)
     if field is None or field not in row:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 Row = Mapping[str, object]
 RowDocument = Text | Chat | Document | PromptRow
 
+PARQUET = ".parquet"
+
 CHAT, IDS, TOOLS = "messages", "input_ids", "tools"
 """The default fields for chats, for token ids, and for a chat's tools."""
 
@@ -65,22 +67,15 @@ class ReadOptions:
         return [each.name for each in fields(self) if each.compare and getattr(self, each.name) not in (None, False)]
 
 
-def json_lines(source: str, options: ReadOptions) -> Iterator[RowDocument]:
-    """Lazily reads the documents in a file of JSON lines.
+def rows_of(source: str, options: ReadOptions) -> Iterator[RowDocument]:
+    """Lazily reads the documents in a parquet file, or in a file of JSON lines.
 
     Raises:
-        DataError: a line is not a JSON object, or lacks the field; the message names the line.
+        DataError: the file cannot be read, or a row is not an object or lacks the field; the message names the row.
     """
+    if source.lower().endswith(PARQUET):
+        return documents_of(_parquet(source, options), f"{source} row", options, source)
     return documents_of(_json_lines(source), f"{source} line", options, source)
-
-
-def parquet(source: str, options: ReadOptions) -> Iterator[RowDocument]:
-    """Lazily reads the documents in a parquet file.
-
-    Raises:
-        DataError: the file cannot be read, or a row lacks the field; the message names the row.
-    """
-    return documents_of(_parquet(source, options), f"{source} row", options, source)
 
 
 def _json_lines(source: str) -> Iterator[tuple[int, Row]]:

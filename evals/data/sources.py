@@ -22,7 +22,7 @@ from . import named_datasets
 from .chats import Chat, Unread
 from .documents import Document
 from .prompts import PromptFields, PromptRow
-from .rows import ReadOptions, RowDocument, json_lines, parquet
+from .rows import PARQUET, ReadOptions, RowDocument, rows_of
 from .texts import JSON_LINES, NoText, Text, TextFile, decoded, text_of
 
 LOG = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ def _folder(source: str, options: ReadOptions) -> Iterator[RowDocument | TextFil
         paths = [path for path in files if path.suffix.lower() in JSON_LINES]
         if not paths:
             raise DataError(f"no .jsonl file in {source}; give JSON lines with a prompt and its answers in each row")
-        yield from chain.from_iterable(json_lines(str(path), options) for path in paths)
+        yield from chain.from_iterable(rows_of(str(path), options) for path in paths)
         return
     count, runs = 0, {path.parent for path in files if path.name == "results.json" and _is_run(path)}
     for path in files:
@@ -129,8 +129,8 @@ class Kind(NamedTuple):
     uses: tuple[str, ...]
 
 
-def _is_file(*suffixes: str) -> Callable[[str], bool]:
-    return lambda source: local_path(source).is_file() and local_path(source).suffix.lower() in suffixes
+def _is_rows(source: str) -> bool:
+    return local_path(source).is_file() and source.lower().endswith((*JSON_LINES, PARQUET))
 
 
 _ROWS = ("text_field", "prompt_field")
@@ -144,8 +144,7 @@ KINDS = (
         _folder,
         ("glob", "prompt_field"),
     ),
-    Kind("a file of rows", _is_file(*JSON_LINES), json_lines, _ROWS),
-    Kind("a file of rows", _is_file(".parquet"), parquet, _ROWS),
+    Kind("a file of rows", _is_rows, rows_of, _ROWS),
     Kind("a text file", lambda source: local_path(source).is_file(), _text_file, ()),
     Kind("a dataset", named_datasets.is_name, named_datasets.read, (*_ROWS, "split", "streaming")),
 )

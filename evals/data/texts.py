@@ -28,12 +28,10 @@ BLOCK = 2**16
 JSON_LINES = (".jsonl", ".ndjson")
 """Extensions of JSON lines files."""
 
-_TABLE = "a table; make it JSONL or parquet"
-_COMPRESSED = "compressed; unpack it first"
 _NO_TEXT = {
-    **dict.fromkeys((".csv", ".tsv"), _TABLE),
+    **dict.fromkeys((".csv", ".tsv"), "a table; make it JSONL or parquet"),
     **dict.fromkeys(JSON_LINES, "lines of JSON; give the file itself"),
-    **dict.fromkeys((".gz", ".bz2", ".xz", ".zst", ".zip"), _COMPRESSED),
+    **dict.fromkeys((".gz", ".bz2", ".xz", ".zst", ".zip"), "compressed; unpack it first"),
 }
 
 

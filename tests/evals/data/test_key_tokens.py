@@ -140,7 +140,7 @@ def test_spans_of_other_texts_and_files_that_hold_none_are_refused(found, tmp_pa
         keys(model, [of_ids("ids", [1, 2, 3], "ids")], tokenizer=byte_tokenizer())
     with pytest.raises(DataError, match=r"more tokens than the window of 4,096"):
         keys(model, ["short"], tokenizer=byte_tokenizer())
-    with pytest.raises(DataError, match=r"window and stride are numbers of tokens"):
+    with pytest.raises(DataError, match=r"a stride of 0 leave no key tokens"):
         keys(model, TEXTS, tokenizer=byte_tokenizer(), stride=0)
     marked = '{"schema": 1, "kind": "key spans", '
     odd = ('"spans": 3}', '"spans": {"0": [[0, 9], [5, 7]]}}', '"spans": {}, "window": "64"}')
@@ -180,7 +180,7 @@ def test_the_command_writes_what_eval_reads(checkpoint, texts, tmp_path, ran, re
     assert row["tokens"] > 0 and row["ppl"] > 1
     assert ran(*evaluated, tmp_path / "nowhere.json", code=2)[1].startswith("error: ")
     assert "which is a folder" in refused(*words, "-o", tmp_path)
-    assert "no text has tokens after the window of 8" in refused(*words, "--max-length", "8", "-o", tmp_path / "k.json")
+    assert "leave no key tokens in the first 8 of" in refused(*words, "--max-length", "8", "-o", tmp_path / "k.json")
 
 
 def test_spans_of_another_text_model_or_window_stay_and_no_second_command_writes_the_file(

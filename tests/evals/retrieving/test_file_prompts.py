@@ -71,8 +71,8 @@ def test_rows_of_rulers_and_of_its_copies_hold_the_same_prompt():
         ({"input": "x", "outputs": ["a", " "]}, PromptFields(), "row: field 'outputs' holds no answer"),
         ({"input": " ", "outputs": "y"}, PromptFields(), "row: the prompt is empty"),
         ({"input": "x \ud800", "outputs": "y"}, PromptFields(), "row has a lone surrogate at character 2"),
-        ({"input": 3, "outputs": "y"}, PromptFields(), "row: field 'input' holds int, not text"),
-        ({"input": "x", "outputs": "y"}, PromptFields("q"), "row: field 'q' is missing; it has input, outputs"),
+        ({"input": 3, "outputs": "y"}, PromptFields(), "field 'input' is missing or not text; it has input, outputs"),
+        ({"input": "x", "outputs": "y"}, PromptFields("q"), "field 'q' is missing or not text; it has input, outputs"),
         ({"input": "x", "outputs": "y"}, PromptFields(None, "a"), "row has no field 'a'; it has input, outputs"),
     ],
 )
