@@ -170,15 +170,13 @@ def _refuse_existing(path: Path) -> None:
 
 def _remarks(model: GgufModel, plan: Plan, route: Route) -> tuple[list[str], list[str]]:
     """Returns notes on sliding-window layers, and warnings about other settings that affect the result."""
-    name, theta_alone, notes, warnings = model.architecture, route.kind == "none", [], []
-    if model.windowed and name not in known.SLIDING_UNSCALED | (
-        known.SLIDING_HAS_THETA if theta_alone else frozenset()
-    ):
-        notes.append("this model keeps one table for all its layers, so the sliding-window layers change as well")
-    elif model.windowed and theta_alone and name in known.SLIDING_SHARES_THETA:
-        notes.append("the sliding-window layers take their theta from the same key, so they change as well")
-    elif model.windowed:
-        notes.append("sliding-window layers stay unchanged")
+    name, notes, warnings = model.architecture, [], []
+    unchanged = known.SLIDING_UNSCALED
+    if route.kind == "none":  # a theta alone
+        unchanged = known.SLIDING_SHARES_SCALE | known.SLIDING_HAS_THETA
+    if model.windowed:
+        becomes = "stay unchanged" if name in unchanged else "change as well"
+        notes.append(f"the sliding-window layers {becomes}")
     if name not in known.ROPE:
         warnings.append(f"{known.SOURCE} has no architecture {name}; other versions were not checked")
     if name in known.READS_BETAS:
