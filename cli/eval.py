@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from click import Option
 
 from ..evals.checking import Length as Tokens
 from ..evals.metrics import OPTIONS
 from ..evals.metrics import base as metrics
+from ..request import made, options_in
 from .measuring import keywords_for, measure, model_of, text_of
 from .options import (
     MODEL_SECTION,
-    REQUEST_OPTIONS,
     SERVER_SECTION,
     OneOf,
     Sections,
@@ -23,7 +23,6 @@ from .options import (
     data_option,
     flag,
     lengths_option,
-    made,
     model_argument,
     option,
     out_option,
@@ -37,7 +36,6 @@ from .run_file import CONFIG
 if TYPE_CHECKING:
     from ..evals.backends.schedules import Schedules
     from ..evals.running.options import PerplexityOptions
-    from ..request import RequestOptions
 
 DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
 """accelerate's device maps, which spread a model over several devices."""
@@ -150,8 +148,7 @@ def _further(options: dict[str, Any]) -> dict[str, object]:
 def _schedules(options: dict[str, Any]) -> Schedules:
     from ..evals.backends.schedules import requested
 
-    patching = {name: options[name] for name in REQUEST_OPTIONS if name != "factor"}
-    return requested(options["schedules"], options["baseline"], options["factor"], cast("RequestOptions", patching))
+    return requested(options["schedules"], options["baseline"], options["factor"], options_in(options))
 
 
 def _asked(options: dict[str, Any]) -> PerplexityOptions:

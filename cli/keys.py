@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from itertools import chain
 from typing import Any
 
+from ..request import made
 from .measuring import keywords_for, text_of
 from .options import (
     MODEL_SECTION,
@@ -13,7 +14,6 @@ from .options import (
     Sections,
     Whole,
     data_option,
-    made,
     model_argument,
     option,
     out_option,

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from ..errors import DataError, RunError
-from .options import REQUEST_OPTIONS, made, print_result, refuse_given, say
+from ..request import made
+from .options import REQUEST_OPTIONS, print_result, refuse_given, say
 from .run_file import write_run_file
 
 if TYPE_CHECKING:

@@ -9,9 +9,8 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import fields
 from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any
 
 import click
 from click import Option
@@ -23,12 +22,6 @@ from ..errors import DataError, RopescaleError, RunError
 from ..lengths import is_plain, parse_length, parse_lengths
 from ..output.formatting import finite, visible, visible_lines
 from ..schedules.base import suggest
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-
-T = TypeVar("T")
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 """The dtypes to load weights in; ``auto`` is the checkpoint's own."""
@@ -289,12 +282,6 @@ def request_sections(*schedules: str | Option) -> Sections:
         "The schedule": [*schedules, "factor target_length original_length overrides layers freeze_at"],
         "Already scaled models": ["replace_scaling on_top"],
     }
-
-
-def made(kind: Callable[..., T], options: Mapping[str, object], **more: object) -> T:
-    """Creates an instance of a dataclass; each field gets the value of the command's parameter with the same name."""
-    names = [each.name for each in fields(cast("type[DataclassInstance]", kind))]
-    return kind(**{name: options[name] for name in names if name in options}, **more)
 
 
 # --- Printing

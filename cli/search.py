@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..request import made
 from .measuring import keywords_for, measure, text_of
 from .options import (
     MODEL_SECTION,
@@ -14,7 +15,6 @@ from .options import (
     Whole,
     data_option,
     flag,
-    made,
     model_argument,
     option,
     out_option,

@@ -19,7 +19,7 @@ from ..configs.configuration import trained_in
 from ..errors import DataError
 from ..files import writable_file
 from ..lengths import parse_length
-from ..request import Request, RequestOptions
+from ..request import Request, made, options_in
 from .backends.opening import OpenedModel, opened
 from .backends.schedules import Schedules, filled, requested
 from .data.given import folders_in, prompts_in, refuse_endless, texts_of
@@ -155,34 +155,14 @@ def perplexity(
         RunError: logits are NaN or infinite, or a window does not fit into memory.
         CheckpointError: ``out`` cannot be written, contains another kind of run, or is in use by another process.
     """
-    options = PerplexityOptions(
+    stated = locals()
+    options = made(
+        PerplexityOptions,
+        stated,
         stride=_stride(stride, documents, lengths),
-        windows=windows,
-        budget_tokens=budget_tokens,
-        min_tokens=min_tokens,
-        max_docs=max_docs,
-        score=score,
-        split_special_tokens=split_special_tokens,
-        short_context=short_context,
-        truncation=truncation,
-        truncation_stride=truncation_stride,
         of_metrics={"repeat_distance": repeat_distance, "key_spans": key_spans, **(metric_options or {})},
-        batch_tokens=batch_tokens,
-        logits_bytes=logits_bytes,
-        seed=seed,
-        source=source,
-        progress=progress,
     )
-    patching: RequestOptions = {
-        "target_length": target_length,
-        "original_length": original_length,
-        "overrides": overrides,
-        "layers": layers,
-        "replace_scaling": replace_scaling,
-        "on_top": on_top,
-        "freeze_at": freeze_at,
-    }
-    asked = requested(schedules, baseline, factor, patching)
+    asked = requested(schedules, baseline, factor, options_in(stated))
     given = opened(model, tokenizer, path)
     with _processes(given) as group:
         prepare = partial(_perplexity_run, given, documents, lengths, asked, bos, options)
@@ -303,33 +283,12 @@ def retrieval(
         RunError: logits are NaN or infinite, or a prompt does not fit into memory.
         CheckpointError: ``out`` cannot be written, contains another kind of run, or is in use by another process.
     """
+    stated = locals()
     from .retrieving.prompt_set import RetrievalOptions, make_prompts
     from .retrieving.results import Retrieval
 
-    options = RetrievalOptions(
-        prompts=prompts,
-        bos=bos,
-        trials=trials,
-        seed=seed,
-        prompt_field=prompt_field,
-        answer_field=answer_field,
-        new_tokens=new_tokens,
-        max_prompts=max_prompts,
-        match=match,
-        batch_tokens=batch_tokens,
-        source=source,
-        progress=progress,
-    )
-    patching: RequestOptions = {
-        "target_length": target_length,
-        "original_length": original_length,
-        "overrides": overrides,
-        "layers": layers,
-        "replace_scaling": replace_scaling,
-        "on_top": on_top,
-        "freeze_at": freeze_at,
-    }
-    asked = requested(schedules, baseline, factor, patching)
+    options = made(RetrievalOptions, stated)
+    asked = requested(schedules, baseline, factor, options_in(stated))
     given = opened(model, tokenizer, path)
 
     def prepare(here: World) -> RetrievalRun:
@@ -412,39 +371,10 @@ def recommend(
         RunError: logits are NaN or infinite, or a window does not fit into memory.
         CheckpointError: ``out`` cannot be written, contains another kind of run, or is in use by another process.
     """
+    stated = locals()
     given, target = opened(model, tokenizer, path), parse_length(target_length)
-    text = PerplexityOptions(
-        min_tokens=min_tokens,
-        max_docs=max_docs,
-        score=score,
-        windows=windows,
-        budget_tokens=budget_tokens,
-        split_special_tokens=split_special_tokens,
-        batch_tokens=batch_tokens,
-        logits_bytes=logits_bytes,
-        short_context=False,
-        truncation=truncation,
-        truncation_stride=truncation_stride,
-        patching={
-            "original_length": original_length,
-            "layers": layers,
-            "replace_scaling": replace_scaling,
-            "on_top": on_top,
-        },
-        source=source,
-        progress=progress,
-    )
-    options = RecommendOptions(
-        text=text,
-        short_weight=short_weight,
-        schedules=tuple(schedules),
-        search=search,
-        search_tokens=search_tokens,
-        engine=engine,
-        tolerance=tolerance,
-        name=given.name,
-        revision=given.revision,
-    )
+    text = made(PerplexityOptions, stated, short_context=False, patching=options_in(stated))
+    options = made(RecommendOptions, stated, text=text, name=given.name, revision=given.revision)
     if not given.served:  # before torch is imported
         objective_and_candidates(*given.configs, target, options)
     from .recommending.results import Recommendation
@@ -525,24 +455,9 @@ def search(
         RunError: the logits are not finite.
         CheckpointError: ``out`` cannot be written, was not written by a search, or is in use by another process.
     """
+    stated = locals()
     given, target = opened(model, tokenizer, path), parse_length(target_length)
-    options = SearchOptions(
-        budget_tokens=parse_length(budget_tokens),
-        seed=seed,
-        engine=engine,
-        within=within,
-        max_docs=max_docs,
-        split_special_tokens=split_special_tokens,
-        logits_bytes=logits_bytes,
-        patching={
-            "original_length": original_length,
-            "layers": layers,
-            "replace_scaling": replace_scaling,
-            "on_top": on_top,
-        },
-        source=source,
-        progress=progress,
-    )
+    options = made(SearchOptions, stated, patching=options_in(stated))
     if given.served:
         raise DataError("a search computes gradients, which servers do not; give a loaded model or a checkpoint")
     if out is not None:

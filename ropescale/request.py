@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import TypedDict, Unpack
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, TypedDict, TypeVar, Unpack, cast
 
 from .errors import ConfigError
 from .lengths import parse_length
 from .schedules.base import suggest
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T")
 
 
 class RequestOptions(TypedDict, total=False):
@@ -73,6 +78,22 @@ class Request:
         """Returns the names of the options that differ from their defaults."""
         usual = Request(self.spec)
         return [name for name in RequestOptions.__annotations__ if getattr(self, name) != getattr(usual, name)]
+
+
+def made(kind: Callable[..., T], given: Mapping[str, object], **more: object) -> T:
+    """Creates a dataclass; each of its fields gets the parameter of the same name, if there is one.
+
+    Args:
+        given: the parameters of a function, ``locals()`` in its first line, or of a command.
+        more: further fields.
+    """
+    names = [each.name for each in fields(cast("type[DataclassInstance]", kind))]
+    return kind(**{**{name: given[name] for name in names if name in given}, **more})
+
+
+def options_in(given: Mapping[str, object]) -> RequestOptions:
+    """Returns those of the given parameters that are options of a request."""
+    return cast(RequestOptions, {name: given[name] for name in RequestOptions.__annotations__ if name in given})
 
 
 def refuse_unknown(function: str, given: Iterable[str], known: Collection[str]) -> None:
