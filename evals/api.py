@@ -373,7 +373,7 @@ def recommend(
     """
     stated = locals()
     given, target = opened(model, tokenizer, path), parse_length(target_length)
-    text = made(PerplexityOptions, stated, short_context=False, patching=options_in(stated))
+    text = made(PerplexityOptions, stated, short_context=False, patching=options_in(stated, "target_length"))
     options = made(RecommendOptions, stated, text=text, name=given.name, revision=given.revision)
     if not given.served:  # before torch is imported
         objective_and_candidates(*given.configs, target, options)
@@ -457,7 +457,7 @@ def search(
     """
     stated = locals()
     given, target = opened(model, tokenizer, path), parse_length(target_length)
-    options = made(SearchOptions, stated, patching=options_in(stated))
+    options = made(SearchOptions, stated, patching=options_in(stated, "target_length"))
     if given.served:
         raise DataError("a search computes gradients, which servers do not; give a loaded model or a checkpoint")
     if out is not None:

@@ -91,9 +91,10 @@ def made(kind: Callable[..., T], given: Mapping[str, object], **more: object) ->
     return kind(**{**{name: given[name] for name in names if name in given}, **more})
 
 
-def options_in(given: Mapping[str, object]) -> RequestOptions:
-    """Returns those of the given parameters that are options of a request."""
-    return cast(RequestOptions, {name: given[name] for name in RequestOptions.__annotations__ if name in given})
+def options_in(given: Mapping[str, object], *without: str) -> RequestOptions:
+    """Returns those of the given parameters that are options of a request, ``without`` some."""
+    names = [name for name in RequestOptions.__annotations__ if name in given and name not in without]
+    return cast(RequestOptions, {name: given[name] for name in names})
 
 
 def refuse_unknown(function: str, given: Iterable[str], known: Collection[str]) -> None:
