@@ -134,8 +134,8 @@ def read_bytes(path: Path, most: int = LARGEST) -> bytes:
         CheckpointError: the file is missing or unreadable, not a regular file, or larger.
     """
     with open_regular(path) as file, translated(path, "read"):
-        content = up_to(file, most)
-    if content is None:
+        content = file.read(most + 1)
+    if len(content) > most:
         raise CheckpointError(f"{path} is larger than {most / 10**6:.3g} MB, beyond any such file; {_RESTORE}")
     return content
 
@@ -166,15 +166,6 @@ def read_given(path: str | Path, option: str, most: int = LARGEST) -> str:
     except Damaged as error:
         why = str(error)
     raise DataError(f"{path} {why}; name another file", option)
-
-
-def up_to(file: BinaryIO, limit: int) -> bytes | None:
-    """Returns the rest of an open file, or None if its stated size or its actual content exceeds ``limit`` bytes."""
-    stated = os.fstat(file.fileno()).st_size
-    content = file.read(stated + 1) if stated <= limit else b""
-    if len(content) > stated:  # the file grows, or the system generates its content during reading
-        content += file.read(limit + 1 - len(content))
-    return content if stated <= limit and len(content) <= limit else None
 
 
 def open_regular(path: Path) -> BinaryIO:
