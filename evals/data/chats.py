@@ -179,13 +179,10 @@ def _written(
     how = {"conversation": given, "tools": chat.tools, "chat_template": template, "add_generation_prompt": prompt}
     try:
         text = render(tokenizer, how)
-        text.encode()
-    except UnicodeEncodeError:
-        raise DataError(f"{chat.name} has a lone surrogate; it is not valid text; repair or remove it") from None
     except DataError as error:
         why = f"{chat.name} does not fit the tokenizer's chat template: {error}; repair or remove it"
         raise DataError(why) from None
-    return text
+    return Text(chat.name, text).text
 
 
 # --- the assistant's part ---

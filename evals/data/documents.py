@@ -208,16 +208,3 @@ def placed(
     if found is None or (document.kind == "chat" and len(document.ids) and not begins and bos == "auto"):
         return document, None
     return document.part(1, None) if begins and document.kind in ("ids", "chat") else document, found
-
-
-def unequal_bos(name: str) -> DataError:
-    """Returns the error that is raised if only some documents begin with BOS.
-
-    Args:
-        name: the name of a chat whose template writes no BOS.
-    """
-    return DataError(
-        f"the chat template writes no BOS in front of {name}, and other documents begin with one; put a BOS "
-        "before all of them, or before none",
-        "bos",
-    )

@@ -222,7 +222,12 @@ class Corpus:
             if first is None:
                 first, self.bos = each, bos
             elif bos != self.bos and not (isinstance(source, Document) and not len(source.ids)):
-                raise data_documents.unequal_bos((each if bos is None else first).name)
+                name = (each if bos is None else first).name
+                raise DataError(
+                    f"the chat template writes no BOS in front of {name}, and other documents begin with one; put a "
+                    "BOS before all of them, or before none",
+                    "bos",
+                )
             if isinstance(source, Document) and len(source.ids) and source.scored is not None:
                 one_window = self.options.windows == 1 and self.options.stride is None
                 if not source.scored[: self._stops[self.lengths[-1]] if one_window else None].any():
