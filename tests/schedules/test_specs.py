@@ -15,7 +15,6 @@ from ropescale.schedules import (
     AsIs,
     Base,
     Frequencies,
-    Giraffe,
     Linear,
     LongRope,
     Ntk,
