@@ -51,12 +51,7 @@ def draw(stored: Stored, curves: Curves, title: str, x: Axis, y: str, log: bool 
 
     with in_style(7, 4.4) as figure:
         axes = figure.subplots()
-        for number, (label, points) in enumerate(curves.items()):
-            at, mean, low, high = np.array(points, float).T  # NaN for a missing bound
-            aside = 2 ** (ASIDE * (number - (len(curves) - 1) / 2))
-            errors = np.maximum([mean - low, high - mean], 0)
-            style = {"label": stored.named(label), "capsize": 3, "elinewidth": 1, **_style(number)}
-            axes.errorbar(at * aside, mean, errors, **style)
+        _bars(axes, {stored.named(label): points for label, points in curves.items()}, ASIDE)
         if log:
             axes.set_yscale("log")
         means, (low, high) = [point[1] for points in curves.values() for point in points], axes.get_ylim()
@@ -81,13 +76,20 @@ LENGTH = "context length (tokens)"
 
 def add_curves(axes: Axes, model: str, curves: Curves, y: str) -> None:
     """Adds lines against length to axes that may have those of other results; each label begins with the model."""
-    for number, (label, points) in enumerate(curves.items(), len(axes.containers)):
-        at, mean, low, high = np.array(points, float).T  # NaN for a missing bound
-        style = {"label": short(f"{model}, {label}", 60), "capsize": 3, "elinewidth": 1, **_style(number)}
-        axes.errorbar(at, mean, np.maximum([mean - low, high - mean], 0), **style)
+    _bars(axes, {short(f"{model}, {label}", 60): points for label, points in curves.items()}, 0)
     length_axis(axes, {int(at) for each in axes.containers for at in each.lines[0].get_xdata()}, LENGTH)
     axes.set_ylabel(y)
     axes.legend(fontsize=8)
+
+
+def _bars(axes: Axes, curves: Curves, apart: float) -> None:
+    """Adds a line with interval bars per label, each as many octaves from the next one."""
+    first = len(axes.containers)
+    for number, (label, points) in enumerate(curves.items()):
+        at, mean, low, high = np.array(points, float).T  # NaN for a missing bound
+        aside = 2 ** (apart * (number - (len(curves) - 1) / 2))
+        errors = np.maximum([mean - low, high - mean], 0)
+        axes.errorbar(at * aside, mean, errors, label=label, capsize=3, elinewidth=1, **_style(first + number))
 
 
 def _style(number: int) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -157,22 +157,6 @@ class EffectiveRow:
     length: Length | None
     needed: Share
     ruler: Length | None
-
-
-def answered(rows: Iterable[AccuracyRow], names: Mapping[str, str]) -> list[str]:
-    """Describes the accuracies of the best three schedules at the longest length.
-
-    Args:
-        names: the short names by label.
-    """
-    overall = [row for row in rows if row.is_overall]
-    if not any(row.accuracy for row in overall):
-        return ["No answer is right, under any schedule or at any length."] if overall else []
-    longest = max(row.length for row in overall)
-    best = sorted((row for row in overall if row.length == longest), key=lambda row: -row.accuracy)[:3]
-    parts = [f"{escaped(names.get(row.schedule, row.schedule))} answers {row.accuracy:.0%}" for row in best]
-    many = f" (mean of {best[0].tasks} tasks)" if best[0].tasks > 1 else ""
-    return [f"At {longest:,} tokens {', '.join(parts)}{many}."]
 
 
 def draw(run: Retrieval) -> Figure:
@@ -438,7 +422,7 @@ class Retrieval(Saved):
 
     def sentences(self) -> list[str]:
         """Describes the accuracies, and the largest decrease of the answers' loss at the longest length."""
-        said = answered(self.rows, self.short_names)
+        said = self._answered()
         longest = self.lengths[-1]
         rows = [row for row in self.paired if row.length == longest]
         if not rows:
@@ -449,6 +433,17 @@ class Retrieval(Saved):
         where = f"at {longest:,} tokens"
         made = f"{self.markdown_name(label)} {effect(changes[label], 'gains', 'costs', where, few, 'nats per answer')}"
         return [*said, f"Against {self.markdown_name(self.baseline)}, {made}{f'; {few}' if few else ''}."]
+
+    def _answered(self) -> list[str]:
+        """Describes the accuracies of the best three schedules at the longest length."""
+        overall = [row for row in self.rows if row.is_overall]
+        if not any(row.accuracy for row in overall):
+            return ["No answer is right, under any schedule or at any length."] if overall else []
+        longest = max(row.length for row in overall)
+        best = sorted((row for row in overall if row.length == longest), key=lambda row: -row.accuracy)[:3]
+        parts = [f"{self.markdown_name(row.schedule)} answers {row.accuracy:.0%}" for row in best]
+        many = f" (mean of {best[0].tasks} tasks)" if best[0].tasks > 1 else ""
+        return [f"At {longest:,} tokens {', '.join(parts)}{many}."]
 
     def rests_on(self) -> str:
         """Describes the prompts and the level of the intervals."""
