@@ -115,9 +115,9 @@ class TrainingCallback(TrainerCallback):
         log: Callable[[Figures], object] | None = None,
         **options: Unpack[CallbackOptions],
     ) -> None:
-        _refuse_useless(eval_documents, lengths, every, check_every, options)
         self.schedule = schedule
         self.options = _measurement(options)
+        _refuse_useless(eval_documents, lengths, every, check_every, options)
         self.eval_documents, self.lengths, self.tokenizer = eval_documents, lengths, tokenizer
         self.every, self.check_every, self.out, self.save, self.log = every, check_every, out, save, log
         self.patch: Patch | None = None
@@ -238,9 +238,11 @@ def _measurement(options: CallbackOptions) -> PerplexityOptions:
     """Returns the options of the measurements; :func:`ropescale.patch` has its own among them."""
     given: dict[str, Any] = {**options}
     patching = {name: given.pop(name) for name in RequestOptions.__annotations__ if name in given}
-    of_metrics = {name: given.pop(name) for name in OPTIONS if name in given} | dict(given.pop("metric_options", {}))
+    of_metrics = {name: given.pop(name) for name in OPTIONS if name in given} | dict(
+        given.pop("metric_options", None) or {}
+    )
     # A model in training no longer uses the tables that truncation needs.
-    given.setdefault("truncation", None if "truncation_stride" in given else False)
+    given.setdefault("truncation", None if given.get("truncation_stride") else False)
     return PerplexityOptions(patching=RequestOptions(**patching), of_metrics=of_metrics, **given)
 
 
@@ -249,9 +251,10 @@ def _refuse_useless(
 ) -> None:
     """Raises an error if an option has no effect, or a number of steps is invalid."""
     if (documents is None) != (lengths is None):
-        given, lacking = ("lengths", "eval_documents") if documents is None else ("eval_documents", "lengths")
-        raise DataError(f"{given} needs {lacking}; give both, or neither", given, lacking)
-    useless = [name for name in options if name not in RequestOptions.__annotations__]
+        there, lacking = ("lengths", "eval_documents") if documents is None else ("eval_documents", "lengths")
+        raise DataError(f"{there} needs {lacking}; give both, or neither", there, lacking)
+    given = [name for name, value in options.items() if value not in (None, False)]
+    useless = [name for name in given if name not in RequestOptions.__annotations__]
     if every is not None:
         useless.append("every")
     if documents is None and useless:

@@ -181,6 +181,7 @@ def test_training_is_bit_for_bit_the_same_with_and_without_measuring(source, tmp
         ({"windows": 1}, "windows needs eval_documents"),
         ({"eval_documents": DOCUMENTS, "lengths": "64", "every": 0}, "every 0"),
         ({"check_every": 0}, "check_every 0"),
+        ({"factr": 8}, "unexpected keyword argument 'factr'"),
     ],
 )
 def test_options_without_effect_are_refused(options, said):
