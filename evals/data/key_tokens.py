@@ -149,7 +149,7 @@ class KeySpans:
         ax.step(starts, range(1, len(starts) + 1), where="post", label=plain(self._model))
         ax.set(xlabel="position in the text (bytes)", ylabel="spans of key tokens")
         ax.legend()
-        return ax.get_figure(root=True)
+        return cast("Figure", ax.get_figure(root=True))
 
     def save(self, out: str | Path, force: bool = False) -> None:
         """Writes the spans as JSON.

@@ -24,6 +24,7 @@ from .texts import NoText, Text
 
 if TYPE_CHECKING:
     import pyarrow
+    import pyarrow.parquet
 
 Row = Mapping[str, object]
 RowDocument = Text | Chat | Document | PromptRow

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from .stored import Stored
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.container import ErrorbarContainer
     from matplotlib.figure import Figure
 
 LINES = [COLOURS[name] for name in ("black", "blue", "vermilion", "green", "purple", "sky", "orange")]
@@ -77,7 +78,8 @@ LENGTH = "context length (tokens)"
 def add_curves(axes: Axes, model: str, curves: Curves, y: str) -> None:
     """Adds lines against length to axes that may have those of other results; each label begins with the model."""
     _bars(axes, {short(f"{model}, {label}", 60): points for label, points in curves.items()}, 0)
-    length_axis(axes, {int(at) for each in axes.containers for at in each.lines[0].get_xdata()}, LENGTH)
+    drawn = [cast("ErrorbarContainer", each).lines[0].get_xdata() for each in axes.containers]
+    length_axis(axes, {int(at) for each in drawn for at in each}, LENGTH)
     axes.set_ylabel(y)
     axes.legend(fontsize=8)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
 from ...errors import RopescaleError
 from ...output.formatting import definitions, escaped, visible_lines
@@ -121,7 +121,7 @@ class Saved(Measured, ABC):
             picture, stored = self._pictures()[0]
             return picture.draw(stored)
         add_curves(ax, self._model, {self.named(label): points for label, points in self._curves().items()}, self.y)
-        return ax.get_figure(root=True)
+        return cast("Figure", ax.get_figure(root=True))
 
     y: ClassVar[str] = "perplexity"
     """The name of the numbers of :meth:`_curves`."""

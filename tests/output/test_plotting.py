@@ -79,7 +79,7 @@ def test_of_a_single_length_the_points_stand_beside_each_other_each_with_its_int
     run = ropescale.evals.perplexity(tiny.llama(), tiny.documents(6, 128), [128], schedules, truncation=True)
     (axes,) = run.plot().axes
     places = [each.lines[0].get_xdata()[0] for each in axes.containers]
-    assert len(set(places)) == len(places) == 3 and places == sorted(places)
+    assert len(set(places)) == len(places) == 4 and places == sorted(places)
     low, high = axes.get_xlim()
     assert low < 128 / 1.4 and high > 128 * 1.4
 

@@ -14,7 +14,6 @@ from ropescale.evals.data.documents import Text
 from ropescale.evals.data.encoding import TextEncoder
 from ropescale.evals.data.key_tokens import KeySpans
 from ropescale.evals.data.texts import TextFile
-from ropescale.evals.recommending.options import RecommendOptions
 from ropescale.evals.retrieving.prompt_set import RetrievalOptions
 from ropescale.evals.running.corpus import Corpus
 from ropescale.evals.running.options import PerplexityOptions
@@ -100,7 +99,7 @@ def test_ids_are_cut_like_texts():
         (PerplexityOptions, {"windows": 0}, "windows 0 is neither 'all' nor"),
         (PerplexityOptions, {"windows": "all", "stride": 8}, "windows is given, but a stride measures whole.*drop one"),
         (PerplexityOptions, {"budget_tokens": 0}, "budget_tokens must be 1 or more, not 0"),
-        (RecommendOptions, {"max_docs": 0}, "max_docs must be 1 or more"),
+        (PerplexityOptions, {"max_docs": 0}, "max_docs must be 1 or more"),
         (SearchOptions, {"max_docs": 0}, "max_docs must be 1 or more"),
         (RetrievalOptions, {"trials": 0}, "trials must be 1 or more"),
     ],
