@@ -203,6 +203,9 @@ def base_geometry(configuration: Configuration, chosen: Iterable[str], request: 
         return found
     # Layers without scaling start from the model's current length as well; another theta may have extended it.
     length = request.original_length or configuration.meant_length
+    stated = Configuration.read(configuration.raw).lengths
+    if length == stated.trained.tokens and stated.other_served is None:
+        length = stated.served.tokens
     return {key: replace(rope, original_length=length) for key, rope in found.items()}
 
 

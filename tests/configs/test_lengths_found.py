@@ -92,6 +92,7 @@ PATCHED = [
     (LINEAR4, {"schedule": "abf:rope_theta=1e6", "target_length": "64k", "replace_scaling": True}, 65536),
     (COMMAND_R | {"model_max_length": 8192}, {"schedule": "yarn:factor=2"}, 16384),
     (VICUNA, {"schedule": "linear:factor=2", "on_top": True}, 32768),
+    (VICUNA, {"schedule": "linear:factor=2", "on_top": True, "original_length": 4096}, 32768),
     (LINEAR4, {"schedule": "linear:factor=2", "on_top": True}, 32768),
     (VICUNA, {"schedule": "yarn:factor=8", "replace_scaling": True}, 32768),
     (LINEAR4, {"schedule": "yarn:factor=8", "replace_scaling": True}, ASKS),
