@@ -190,7 +190,9 @@ WARNINGS: list[tuple[str, Any, list[str]]] = [
     ("mycustom", "yarn:factor=4", [
         "vLLM and SGLang: lack mycustom", FOREIGN.format("mycustom"),
     ]),
-    ("own class", "yarn:factor=4", ["vLLM and SGLang: lack LlamaTwiceForCausalLM"]),
+    ("own class", "yarn:factor=4", [
+        "vLLM and SGLang: lack LlamaTwiceForCausalLM", FOREIGN.format("LlamaTwiceForCausalLM"),
+    ]),
     ("own code", "yarn:factor=4", [
         "vLLM and SGLang: run My with the checkpoint's own code, if at all", FOREIGN.format("my"),
     ]),

@@ -111,7 +111,7 @@ def test_an_architecture_is_what_the_wrapper_makes_of_it(tmp_path):
 
 def test_a_type_that_the_converter_does_not_know_is_refused(tmp_path):
     done = export(_folder({"model_type": "helium"}, tmp_path), "llama.cpp", "yarn:factor=4")
-    facts = ("llama.cpp cannot", "yarn for helium", "converter does not support helium", "serve it with transformers")
+    facts = ("llama.cpp cannot", "yarn for helium", "does not support HeliumForCausalLM", "serve it with transformers")
     assert done.refusal is not None and all(fact in done.refusal for fact in facts)
 
 
