@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ...errors import DataError
 from ...models.patching import plan_for
-from ...models.rotary_modules import evaluating
+from ...models.rotary_modules import evaluating, whole_config
 from ...planning.plan import Plan, is_as_is
 from ...request import Request
 from ...schedules.specs import is_same, parse, repeated, spelled_out
@@ -98,7 +98,8 @@ class LoadedModel(Backend):
             return self._as_is
         request = Request.of(spec, **schedules.patching)
         plan = schedules.plans.get(spelled_out(spec)) or self._plans.get(str(request))
-        if plan is None:
+        # A model loaded from a part of a wrapper's folder has a configuration of its own.
+        if plan is None or plan.config.get("model_type") != whole_config(self._as_is.model).model_type:
             plan = self._plans[str(request)] = plan_for(self._as_is.model, request)
         return Variant(self._as_is.model, spec, plan)
 
