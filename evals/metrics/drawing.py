@@ -78,7 +78,7 @@ LENGTH = "context length (tokens)"
 def add_curves(axes: Axes, model: str, curves: Curves, y: str) -> None:
     """Adds lines against length to axes that may have those of other results; each label begins with the model."""
     _bars(axes, {short(f"{model}, {label}", 60): points for label, points in curves.items()}, 0)
-    drawn = [cast("ErrorbarContainer", each).lines[0].get_xdata() for each in axes.containers]
+    drawn = [np.asarray(cast("ErrorbarContainer", each).lines[0].get_xdata()) for each in axes.containers]
     length_axis(axes, {int(at) for each in drawn for at in each}, LENGTH)
     axes.set_ylabel(y)
     axes.legend(fontsize=8)
