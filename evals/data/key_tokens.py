@@ -178,7 +178,7 @@ class KeySpans:
 
     @property
     def _identity(self) -> list[object]:
-        """What the spans are of besides their texts: the parameters, and the model without its path."""
+        """Returns what must be equal for spans to replace others: the parameters, and the model without its path."""
         names = ("imported", "window", "stride", "alpha", "beta", "max_length")
         return [{**self.made.get("key_model", {}), "path": ""}, *map(self.made.get, names)]
 
