@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -61,8 +62,20 @@ def test_every_stage_runs_in_two_calls_on_a_processor_where_only_torch_and_trans
         assert len(ramps) == 25 and default == pytest.approx(main[f"yarn:factor={factor}"]["ppl"]["512"], rel=1e-6)
     assert len(found["wide"]["schedules"]) == 9
 
-    assert found["search"]["spec"].startswith("yarn:factor=") and found["search"]["spent"] <= 30 * 512
+    advice, search = found["recommend"], found["search"]
+    candidates = {row["schedule"] for row in advice["rows"]}
+    assert {advice["schedule"], advice["lowest"]} <= candidates and len(candidates) > 20
+    assert search["spec"].startswith("yarn:factor=") and search["spent"] <= 30 * 512
+    assert search["checks"][-1][1] < search["checks"][0][1] and all(a[0] < b[0] for a, b in pairwise(search["checks"]))
+    assert {"as-is", "yarn:factor=8", search["spec"]} <= set(found["transfer"]["schedules"])
+
+    arms = {"yarn": "yarn:factor=8", "linear": "linear:factor=8", "abf": f"abf:rope_theta={1e4 * 8 ** (16 / 14):.0f}"}
     for arm in ("yarn", "linear", "abf", "none", "short"):
-        assert losses_fall(found[f"ft-{arm}"]["curve"]) and not found[f"ft-{arm}"]["losses_dropped"]
+        each, spec = found[f"ft-{arm}"], arms.get(arm)
+        assert (each["spec"], each["verified"]) == (spec, True if spec else None) and losses_fall(each["curve"])
+        assert each["tokens"] == found["ft_steps"] * 2 * 512 and 1 < each["steps"] <= 12
+        assert spec in (None, list(each["schedules"])[-1]) and not each["losses_dropped"]
     assert set(np.load(out / "losses_ft.npz")) >= {"ft-yarn yarn:factor=8", "ft-none as-is", "ft-short truncation"}
     assert losses_fall(found["retrieval"]["curve"])
+    asked = {(row["schedule"], row["length"]) for row in found["retrieval"]["result"]["rows"]}
+    assert asked >= {(spec, n) for spec in ("as-is", "ntk:factor=8", search["spec"]) for n in (64, 128, 256, 512)}
