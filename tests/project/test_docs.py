@@ -45,11 +45,15 @@ def test_every_link_leads_somewhere(docs):
 
 
 def test_the_pages_stay_short(docs):
-    """Some 20,000 words, the generated tables of models and engines apart."""
-    pages = [*docs.glob("*.md"), *(docs.parent / f"{name}.md" for name in ("README", "CONTRIBUTING", "CHANGELOG"))]
-    tables = {"models", "engines"}
-    lines = [(page.stem, line) for page in pages for line in page.read_text(encoding="utf-8").splitlines()]
-    assert sum(len(line.split()) for stem, line in lines if stem not in tables or line[:1] != "|") < 20_500
+    """17,500 words for users, the two generated pages apart; 3,500 for the two pages about the project itself."""
+    root, generated = docs.parent, {"models", "engines"}
+    pages = [page for page in docs.glob("*.md") if page.stem not in generated]
+    assert words([root / "README.md", *pages]) < 17_500
+    assert words([root / "CONTRIBUTING.md", root / "CHANGELOG.md"]) < 3_500
+
+
+def words(pages: list[Path]) -> int:
+    return sum(len(page.read_text(encoding="utf-8").split()) for page in pages)
 
 
 def anchors(page: Path) -> set[str]:
