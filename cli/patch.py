@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..checkpoints.folders import LINKS, is_weight
+from ..checkpoints.folders import LINKS
 from ..engines.base import parameters_of
-from ..files import local_path
-from ..output.formatting import argument, markdown, shell_word, size
+from ..output.formatting import argument, markdown, shell_word
 from ..schedules import label_of
 from .options import (
     Sections,
@@ -19,11 +17,10 @@ from .options import (
     model_argument,
     option,
     out_option,
-    print_json,
+    print_result,
     request_sections,
     say,
     sectioned_command,
-    show,
     tell,
 )
 
@@ -47,11 +44,7 @@ _SECTIONS: Sections = {
         flag("--dry-run", "Write nothing, only show the changes."),
         "as_json",
     ],
-    "The Hub": [
-        option("--push-to-hub", "REPO", "Upload the result to user/name on the Hub; -o is optional."),
-        flag("--private", "Make REPO private."),
-        "revision",
-    ],
+    "The model": ["revision"],
 }
 
 
@@ -77,13 +70,9 @@ def command(model: str, out: str | None, schedule: str, in_place: bool, as_json:
     done = patch_checkpoint(model, out, schedule, in_place=in_place, **options)
     described = describe(done, model, out, in_place)
     tell(note=done.plan.notes, warning=done.warnings)
-    kept = done.folder or (done.upload and done.upload.url)
-    if as_json:
-        print_json(described, kept)
-    else:
-        show(_page(done, model, out, in_place), kept)
-        if done.folder:
-            say(f"next: ropescale verify {shell_word(argument(str(done.folder)))}")
+    print_result(as_json, lambda: described, lambda: _page(done, model, out, in_place), done.folder)
+    if done.folder and not as_json:
+        say(f"next: ropescale verify {shell_word(argument(str(done.folder)))}")
 
 
 def describe(done: PatchedCheckpoint, model: str, out: str | None, in_place: bool) -> dict[str, object]:
@@ -96,7 +85,6 @@ def describe(done: PatchedCheckpoint, model: str, out: str | None, in_place: boo
         "model_type": plan.planned.model_type,
         "out": str(done.folder) if done.folder else out,
         "written": done.folder is not None,
-        "hub": dataclasses.asdict(done.upload) if done.upload else None,
         "in_place": in_place,
         "length": plan.length,
         "max_position_embeddings": [_maximum_before(done), plan.planned.max_length],
@@ -129,15 +117,8 @@ def _maximum_before(done: PatchedCheckpoint) -> int:
 def _page(done: PatchedCheckpoint, model: str, out: str | None, in_place: bool) -> str:
     plan, where = done.plan, str(done.folder) if done.folder else out
     rows = [["model", f"{model} ({plan.planned.model_type})"]]
-    if done.upload is None or where is not None or in_place:  # otherwise the result goes only to the Hub
-        way = "changed in place" if in_place else "written to"
-        rows.append([way if done.folder else f"would be {way}", where or "-"])
-    if sent := done.upload:
-        facts = ["private"] if sent.private else []
-        facts += [f"{len(sent.files)} files", size(sum(sent.files.values()))]
-        facts += [] if any(map(is_weight, sent.files)) or local_path(model).is_dir() else ["and the weights"]
-        way = "uploaded to" if sent.url else "would be uploaded to"
-        rows.append([way, f"{sent.url or sent.repository} ({', '.join(facts)})"])
+    way = "changed in place" if in_place else "written to"
+    rows.append([way if done.folder else f"would be {way}", where or "-"])
     for key, layer in plan.layers.items():
         original, kind = layer.rope.original_length, parameters_of(plan.planned, key)["rope_type"]
         factor = f"{plan.length / original:.6g}"

@@ -9,7 +9,7 @@
     │   └── StorageError           a disk that is full, or fails
     ├── DataError (ValueError)     documents, lengths, tokens
     ├── ServerError                a server that cannot be reached, rejects a request, or sends an invalid response
-    ├── RunError                   a measurement or an upload that failed while running
+    ├── RunError                   a measurement that failed while running
     └── VerificationError          the intended table is not live, or another limit is below the target length
 
 The command line prints the sentence after ``error:`` and exits with 2 (1 for RunError, StorageError and
@@ -80,7 +80,7 @@ class ServerError(RopescaleError):
 
 
 class RunError(RopescaleError):
-    """A measurement or an upload with valid input that failed while running."""
+    """A measurement with valid input that failed while running."""
 
 
 class VerificationError(RopescaleError):

@@ -1,1 +1,1 @@
-"""Checkpoints on disk: locating, loading, patching, saving, restoring, uploading."""
+"""Checkpoints on disk: locating, loading, patching, saving, restoring."""

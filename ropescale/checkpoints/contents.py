@@ -23,8 +23,6 @@ def new_files(
     source: Path,
     name: str,
     plan: Plan,
-    hub_id: str | None = None,
-    to: str | None = None,
     origin: Path | None = None,
 ) -> dict[str, bytes]:
     """Returns the content of every changed file, except the record.
@@ -33,14 +31,11 @@ def new_files(
         source: the source's folder.
         name: the source's name in the model card.
         plan: the plan of a schedule, or of the keys that the checkpoint lacks (see :func:`completed`).
-        hub_id: the source's Hub id, if known.
-        to: the target repository on the Hub, if known.
         origin: the folder whose record belongs to the source's files. Default: the source.
     """
     files = {} if plan.planned is plan.original else {"config.json": as_json(plan.config, "config.json")}
     if plan.changes:
-        card = model_card.card(source / "README.md", plan, name, to or "PATH")
-        files["README.md"] = model_card.with_metadata(card, hub_id) if hub_id or to else card
+        files["README.md"] = model_card.card(source / "README.md", plan, name)
     tokenizer = raised_tokenizer(source, plan.length, origin or source)
     return files | ({"tokenizer_config.json": tokenizer} if tokenizer else {})
 

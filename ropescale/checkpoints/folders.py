@@ -385,20 +385,16 @@ _BLOB = re.compile(r".*/models--[^/]+/blobs/([0-9a-f]{40}|[0-9a-f]{64})", re.DOT
 """The path of a model's file in the Hub's cache, whose name is a hash."""
 
 
-def leaving_links(folder: Path, weights_too: bool = False) -> dict[str, str]:
+def leaving_links(folder: Path) -> dict[str, str]:
     """Returns the symbolic links that lead out of a checkpoint, with their targets, which may not exist.
 
-    Omits links into the Hub's cache, because their targets belong to the checkpoint.
-
-    Args:
-        folder: the checkpoint.
-        weights_too: whether to include links from weights to weights.
+    Omits links into the Hub's cache and from weights to weights, because their targets belong to the checkpoint.
     """
     root, away = os.path.realpath(folder), {}
     for name in sorted(name for name in _walk(folder) if (folder / name).is_symlink()):
         target = os.path.realpath(folder / name)
         inside = target == root or target.startswith(os.path.join(root, ""))
-        weights = not weights_too and is_weight(name.name) and is_weight(os.path.basename(target))
+        weights = is_weight(name.name) and is_weight(os.path.basename(target))
         if not (inside or weights or _BLOB.fullmatch(target)):
             away[name.as_posix()] = target
     return away
@@ -407,30 +403,12 @@ def leaving_links(folder: Path, weights_too: bool = False) -> dict[str, str]:
 def link_warning(folder: Path) -> Iterator[str]:
     """Yields a warning if links lead out of a checkpoint."""
     if links := leaving_links(folder):
-        yield f"{_named(links)}; the result contains copies of linked files, and no linked folders"
-
-
-def refuse_leaving_links(folder: Path) -> None:
-    """Raises an error if uploading a checkpoint would publish files outside its folder.
-
-    Raises:
-        CheckpointError: a link leads out of the checkpoint, or a folder cannot be read.
-    """
-    with translated(folder, "read"):
-        links = leaving_links(folder, weights_too=True)
-    if links:
-        raise CheckpointError(
-            f"{named(folder)} is not uploaded: {_named(links)}, which would be published; replace the link by a copy "
-            "if the target belongs to the model, or remove the link"
+        name, target = next(iter(links.items()))
+        others = f" (and {len(links) - 1} more)" if len(links) > 1 else ""
+        yield (
+            f"the link {named(name)} leads out of the checkpoint, to {named(target)}{others}; the result contains "
+            "copies of linked files, and no linked folders"
         )
-
-
-def _named(links: Mapping[str, str]) -> str:
-    """Formats links: ``the link a.txt leads out of the checkpoint, to /etc/passwd (and 2 more links lead out)``."""
-    name, target = next(iter(links.items()))
-    more = len(links) - 1
-    others = f" (and {more} more {'link leads' if more == 1 else 'links lead'} out)" if more else ""
-    return f"the link {named(name)} leads out of the checkpoint, to {named(target)}{others}"
 
 
 # ---------------------------------------------------------------------------------------------------------

@@ -36,13 +36,11 @@ class SavedSchedule:
             loaded with the schedule.
         record: the record, without the list of files.
         source: the folder that the model was loaded from, or None if that folder is unknown or no longer exists.
-        hub_id: the model's Hub id, or None if ``source`` is not in the Hub's cache.
     """
 
     plan: Plan
     record: dict[str, object]
     source: Path | None
-    hub_id: str | None
 
     def write(self, folder: Path) -> None:
         """Writes the files that patching changes, except the record, into a folder with the source's files.
@@ -51,11 +49,8 @@ class SavedSchedule:
         """
         name, origin = str(self.record["source"]), self.source or folder
         self.record.update(raised_limit(folder, self.plan.length, origin))
-        config = as_json(self.plan.config, "config.json")
-        for each, content in {
-            "config.json": config,
-            **new_files(folder, name, self.plan, self.hub_id, origin=origin),
-        }.items():
+        files = {"config.json": as_json(self.plan.config, "config.json")}
+        for each, content in {**files, **new_files(folder, name, self.plan, origin)}.items():
             write_synced(folder / each, content)
 
 
@@ -71,13 +66,13 @@ def saved_schedule(model: nn.Module) -> SavedSchedule:
         RopescaleError: the model has no schedule, or a schedule that no file can express, or its tables differ from
             its patches.
     """
-    name, source, hub_id = _loaded_from(model)
+    name, source = _loaded_from(model)
     plan = installed(model)
     reason = why_held(model) or (plan.unsavable if plan else None)
     if reason:
         raise RopescaleError(f"this model cannot be saved: {reason}")
     if plan is None:
-        return _recorded(model, source, hub_id)
+        return _recorded(model, source)
     check_live(model, plan)
     config = _of_source(source, plan)
     if config is None:
@@ -89,7 +84,7 @@ def saved_schedule(model: nn.Module) -> SavedSchedule:
     kept = source if base == config else None
     new = make_plan(base, plan.request)
     record = record_of(kept, new, name) if kept else make_record(new, source_name(name), as_json(base, "config.json"))
-    return SavedSchedule(new, record, source, hub_id)
+    return SavedSchedule(new, record, source)
 
 
 def _of_source(source: Path | None, plan: Plan) -> dict[str, object] | None:
@@ -108,7 +103,7 @@ def _of_source(source: Path | None, plan: Plan) -> dict[str, object] | None:
     return config if (plan.tables, plan.length) == (there.tables, there.length) else None
 
 
-def _recorded(model: nn.Module, source: Path | None, hub_id: str | None) -> SavedSchedule:
+def _recorded(model: nn.Module, source: Path | None) -> SavedSchedule:
     """Returns the schedule of a model that was loaded from a folder patched by ropescale.
 
     Raises:
@@ -127,21 +122,17 @@ def _recorded(model: nn.Module, source: Path | None, hub_id: str | None) -> Save
         )
     base = _changed_since(config, config, model)
     plan = Plan(Request("as-is"), Configuration.read(config), Configuration.read(base), {}, record.length)
-    return SavedSchedule(plan, record_of(source, plan, ""), source, hub_id)
+    return SavedSchedule(plan, record_of(source, plan, ""), source)
 
 
-def _loaded_from(model: nn.Module) -> tuple[str, Path | None, str | None]:
-    """Returns the name under which a model was loaded, its folder, and its Hub id.
-
-    The name of a model that was not loaded is its class. The folder is None if it is unknown, and the Hub id is None
-    if the folder is not in the Hub's cache.
-    """
+def _loaded_from(model: nn.Module) -> tuple[str, Path | None]:
+    """Returns the name under which a model was loaded, or its class, and its folder, or None if that is unknown."""
     config: Any = whole_config(model)
     name = str(getattr(config, "_name_or_path", "") or "")
     if not name:
-        return type(model).__name__, None, None
+        return type(model).__name__, None
     if Path(name).is_dir():
-        return name, Path(name) if (Path(name) / "config.json").is_file() else None, None
+        return name, Path(name) if (Path(name) / "config.json").is_file() else None
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
@@ -149,7 +140,7 @@ def _loaded_from(model: nn.Module) -> tuple[str, Path | None, str | None]:
         found = try_to_load_from_cache(name, "config.json", revision=getattr(config, "_commit_hash", None))
     except HFValidationError:  # the folder no longer exists
         found = None
-    return (name, Path(found).parent, name) if isinstance(found, str) else (Path(name).name, None, None)
+    return (name, Path(found).parent) if isinstance(found, str) else (Path(name).name, None)
 
 
 # ---------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The model card of a patched checkpoint: the source's card with a section on the schedule and metadata for the Hub."""
+"""The model card of a patched checkpoint: the source's card with a section on the schedule."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..planning.plan import Plan
 BEGIN, END = "<!-- ropescale: begin -->", "<!-- ropescale: end -->"
 
 
-def card(readme: Path, plan: Plan, source: str, name: str = "PATH") -> bytes:
+def card(readme: Path, plan: Plan, source: str) -> bytes:
     """Returns the source's card with ropescale's section at its end; replaces an earlier such section.
 
     The section describes the schedule and how to load the result in each engine. Names, specs and values of the
@@ -26,7 +26,6 @@ def card(readme: Path, plan: Plan, source: str, name: str = "PATH") -> bytes:
         readme: the source's card, which may not exist.
         plan: the plan of the schedule.
         source: the source's name.
-        name: the checkpoint's name in the commands, such as the target repository.
     """
     remote = needs_remote_code(plan.config)
     trusting, flag = (", trust_remote_code=True", " --trust-remote-code") if remote else ("", "")
@@ -44,13 +43,13 @@ Stock transformers loads this checkpoint:
 ```python
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-model = AutoModelForCausalLM.from_pretrained("{name}"{trusting})
-tokenizer = AutoTokenizer.from_pretrained("{name}"{trusting})
+model = AutoModelForCausalLM.from_pretrained("PATH"{trusting})
+tokenizer = AutoTokenizer.from_pretrained("PATH"{trusting})
 ```
 
-{_serving(plan, source, name)}
+{_serving(plan, source)}
 
-`ropescale verify {name}{flag}` proves that transformers uses these frequencies."""
+`ropescale verify PATH{flag}` proves that transformers uses these frequencies."""
     return _with_section(readme, body)
 
 
@@ -99,57 +98,15 @@ def _table(labels: Mapping[str, str], trained: Mapping[str, int], length: int) -
     return "\n".join(["| layers | schedule | trained length | target length |", "|---|---|---|---|", *rows])
 
 
-def _serving(plan: Plan, source: str, name: str) -> str:
+def _serving(plan: Plan, source: str) -> str:
     """Returns the commands for each engine, or why an engine has none, and the engines' differences."""
     blocks = []
     for key, engine in ENGINES.items():
         if engine.in_card:
-            done = export_of(key, patched(plan, name, source), plan)
+            done = export_of(key, patched(plan, "PATH", source), plan)
             commands = (command.fenced() for command in done.commands)
             blocks.append(f"{sentence(done.refusal)}." if done.refusal else "\n\n".join(commands))
     caveats = "\n".join(f"* {sentence(warning)}" for warning in engine_warnings(plan))
     if caveats:
         blocks.append(f"Some engines differ from the requested schedule:\n\n{caveats}")
     return "\n\n".join(blocks)
-
-
-# ---------------------------------------------------------------------------------------------------------
-# The front matter: the YAML block at the top of a card, which the Hub reads
-
-TAG = "ropescale"
-
-
-def with_metadata(card: bytes, base_model: str | None) -> bytes:
-    """Returns a card whose front matter has the tag ``ropescale`` and names the base model.
-
-    The front matter is rewritten, without its comments. A card whose front matter is not a YAML mapping, which the Hub
-    rejects, stays unchanged.
-
-    Args:
-        card: the file's content.
-        base_model: the Hub id to write as ``base_model``; None keeps the current value.
-    """
-    import yaml
-    from huggingface_hub.repocard import REGEX_YAML_BLOCK
-    from huggingface_hub.utils import yaml_dump
-
-    text = card.decode("utf-8", "surrogateescape")  # keeps every byte
-    found = REGEX_YAML_BLOCK.search(text)
-    try:
-        data = (yaml.safe_load(f"{found[2]}\n") if found else None) or {}
-    except Exception:  # the parser raises errors of many types for invalid values
-        return card
-    if not isinstance(data, dict):
-        return card
-    tags, languages = data.get("tags") or [], data.get("language")
-    if languages is False:  # YAML reads Norwegian, `no`, as false
-        data["language"] = "no"
-    elif isinstance(languages, list):
-        data["language"] = ["no" if language is False else language for language in languages]
-    if base_model is not None:
-        data["base_model"] = base_model
-    if isinstance(tags, list) and TAG not in tags:
-        data["tags"] = [*tags, TAG]
-    end = found[4] or "\n" if found else "\n"
-    block = f"---{end}{yaml_dump(data, sort_keys=False, line_break=end)}---{end}"
-    return (block + (text[found.end() :] if found else f"\n{text}")).encode("utf-8", "surrogateescape")

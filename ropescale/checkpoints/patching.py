@@ -16,32 +16,23 @@ from typing import Unpack
 from ..engines.advice import engine_warnings
 from ..engines.model_code import is_in_transformers
 from ..errors import CheckpointError
-from ..files import (
-    local_path,
-    open_regular,
-    sha256,
-    translated,
-)
-from ..output.formatting import brief, cut, visible
+from ..files import local_path, open_regular, sha256, translated
+from ..output.formatting import brief, cut
 from ..planning.plan import Plan, make_plan, refuse_unused
 from ..record import NAME as RECORD
-from ..record import Listing, as_json, files_in, original_config, read_record, with_files
+from ..record import as_json, files_in, original_config, read_record, with_files
 from ..request import Request, RequestOptions, refuse_unknown
-from ..schedules import describe, specs
-from . import uploading
+from ..schedules import specs
 from .backups import BACKUP, is_interrupted, put_back, refuse_links, write_in_place
 from .contents import changes, completed, new_files, number, optional_json, record_of, source_name
 from .folders import (
     LINKS,
     build_folder,
     check_target,
-    entry_of,
     files_of,
     is_weight,
     link_or_copy,
     link_warning,
-    real_file,
-    refuse_leaving_links,
     refuse_missing_shards,
     two_sets,
 )
@@ -55,13 +46,12 @@ class PatchedCheckpoint:
     """The result of :func:`patch_checkpoint`, written or planned.
 
     Attributes:
-        folder: the patched checkpoint's folder; None after a dry run, or if the checkpoint exists only on the Hub.
+        folder: the patched checkpoint's folder; None after a dry run.
         plan: the applied plan.
         before: the source's configuration. It differs from :attr:`Plan.original`, the vendor's configuration, if
             ropescale patched the source before.
         warnings: differences between engines, and files that still contain the old limit.
         links: the link type of each weight file, ``{name: "hard" | "symlink" | "copy"}``.
-        upload: the upload to the Hub, done or planned; None without ``push_to_hub``.
         changes: the change of every written file, by name, as a unified diff or one line of description.
     """
 
@@ -70,7 +60,6 @@ class PatchedCheckpoint:
     before: Mapping[str, object]
     warnings: list[str]
     links: dict[str, str] = field(default_factory=dict)
-    upload: uploading.Upload | None = None
     changes: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -89,15 +78,13 @@ def patch_checkpoint(
     in_place: bool = False,
     dry_run: bool = False,
     force: bool = False,
-    push_to_hub: str | None = None,
-    private: bool = False,
     **options: Unpack[RequestOptions],
 ) -> PatchedCheckpoint:
     """Writes a checkpoint that carries a schedule.
 
     Args:
         model: a checkpoint's folder, or a Hub id.
-        out: the folder to write; None with ``in_place``, optional with ``dry_run`` or ``push_to_hub``.
+        out: the folder to write; None with ``in_place``, optional with ``dry_run``.
         schedule: a schedule or a spec such as ``"yarn"`` or ``"yarn:factor=8"``. ``"as-is"`` keeps the frequencies and
             adds what ``save_pretrained`` does not write: the keys of transformers 4, and the tokenizer's new limit.
         link: how to link weights: ``hard``, ``symlink`` (absolute), ``copy``, or ``auto`` for the first of these that
@@ -106,31 +93,22 @@ def patch_checkpoint(
         in_place: change ``model`` itself; :func:`restore` undoes the change.
         dry_run: only plan, without changing anything.
         force: replace ``out`` if ropescale wrote all of it.
-        push_to_hub: ``user/name`` of the Hub repository to upload the result to, with huggingface_hub's token. Without
-            ``out`` or ``in_place``, nothing is written on this machine.
-        private: create a private repository.
         options: the fields of :class:`ropescale.request.Request`.
 
     Raises:
-        RunError: the upload failed; a patched folder remains.
         RopescaleError: the input is invalid, or a file cannot be written; no partial result remains.
     """
-    own = ("link", "revision", "in_place", "dry_run", "force", "push_to_hub", "private")
+    own = ("link", "revision", "in_place", "dry_run", "force")
     refuse_unknown("ropescale.patch_checkpoint", options, (*own, *RequestOptions.__annotations__))
     request = Request.of(schedule, **options)
     specs.parse(schedule)  # reject a misspelt schedule before checking folders
-    _refuse_contradiction(model, out, link, in_place, dry_run, push_to_hub, private, force)
+    _refuse_contradiction(model, out, link, in_place, dry_run, force)
     is_local = local_path(model).is_dir()
     if in_place and not dry_run:
         with translated(folder := local_path(model)):
             if is_interrupted(folder) and put_back(folder):
                 LOG.warning("note: an interrupted change in place of %s was undone; its originals are restored", folder)
-    to = None
-    if push_to_hub is not None:  # check before downloading a model, which can take hours
-        to = uploading.repository(push_to_hub, private=private, ask=not dry_run)
     source = find_model(model, revision, weights=not dry_run)
-    if to:
-        refuse_leaving_links(source)
     plan = _planned(source, request)
     target, refused = None, []
     try:
@@ -141,7 +119,7 @@ def patch_checkpoint(
             raise
         refused = [f"the command would write nothing: {error}"]
     with translated(source, "read"):
-        files = new_files(source, source_name(str(model)), plan, None if is_local else str(model), to and to.name)
+        files = new_files(source, source_name(str(model)), plan)
         record = record_of(source, plan, str(model))
         warnings = [*refused, *warnings_of(source, plan, weights=not dry_run or is_local)]
         result = PatchedCheckpoint(None, plan, read_config(source), warnings)
@@ -149,15 +127,13 @@ def patch_checkpoint(
     if in_place:
         refuse_links(source, [*files, RECORD])
     if dry_run:
-        if to:
-            with translated(source, "read"):
-                result.upload = uploading.intended(_contents(source, files, record), to)
         return result
     if in_place:
         listed = files_in(source)  # of a folder that ropescale built before
         with translated(source):
+            digests = {name: {"sha256": sha256(content)} for name, content in files.items()}
             kept = as_json(record, RECORD)
-            written = kept if listed is None else with_files(record, {**listed, **_digests(files)})
+            written = kept if listed is None else with_files(record, {**listed, **digests})
             write_in_place(source, {**files, RECORD: written})
         result.folder = source
     else:
@@ -166,12 +142,6 @@ def patch_checkpoint(
     if target is not None:
         result.links = build_folder(target, lambda new: link_or_copy(source, new, files, link), record, force)
         result.folder = target
-    if to:
-        schedules = ", ".join(dict.fromkeys(map(describe, plan.schedules.values())))
-        title = visible(f"Context extended by ropescale: {schedules}" if schedules else "Completed by ropescale")
-        with translated(source, "read"):
-            contents = _contents(source, files, record) if result.folder is None else _contents(result.folder)
-        result.upload = uploading.upload(contents, to, title, result.folder)
     result.warnings += on_links(result.links, link)
     return result
 
@@ -206,8 +176,6 @@ def _refuse_contradiction(
     link: str,
     in_place: bool,
     dry_run: bool,
-    push_to_hub: str | None,
-    private: bool,
     force: bool,
 ) -> None:
     if link not in LINKS:
@@ -219,7 +187,7 @@ def _refuse_contradiction(
             f"{model} is not a local folder, so it cannot be changed in place; write to another folder instead",
             "out",
         )
-    if out is None and not in_place and not dry_run and push_to_hub is None:
+    if out is None and not in_place and not dry_run:
         raise CheckpointError(
             "name the output folder, or patch in place, or use a dry run",
             "out",
@@ -229,10 +197,6 @@ def _refuse_contradiction(
     for name, given in (("force", force), ("link", link != "auto")):
         if given and out is None:
             raise CheckpointError(f"{name} applies to an output folder; name one, or leave {name} out", name, "out")
-    if private and push_to_hub is None:
-        raise CheckpointError(
-            "private applies to a repository on the Hub; name one, or leave private out", "private", "push_to_hub"
-        )
 
 
 def _planned(source: Path, request: Request) -> Plan:
@@ -254,28 +218,6 @@ def _planned(source: Path, request: Request) -> Plan:
             what = "the new schedule goes on top; patching the result again builds on both"
         plan = replace(plan, notes=(*plan.notes, f"ropescale patched this checkpoint before ({labels}); {what}"))
     return plan
-
-
-def _contents(
-    folder: Path, files: Mapping[str, bytes] | None = None, record: Mapping[str, object] | None = None
-) -> uploading.Contents:
-    """Returns the files to upload: the files of a patched folder, or the files of a source with the given changes.
-
-    Args:
-        folder: the patched folder, or the source.
-        files: the changed files of a source.
-        record: the new record of a source, without the list of files.
-    """
-    kept = {name.as_posix(): real_file(folder / name) for name in files_of(folder)}
-    if files is None or record is None:
-        return kept
-    kept = {name: path for name, path in kept.items() if name not in (*files, RECORD)}
-    listed = {name: entry_of(path, "copy" if is_weight(name) else None) for name, path in kept.items()}
-    return {**kept, **files, RECORD: with_files(record, {**listed, **_digests(files)})}
-
-
-def _digests(files: Mapping[str, bytes]) -> Listing:
-    return {name: {"sha256": sha256(content)} for name, content in files.items()}
 
 
 # ---------------------------------------------------------------------------------------------------------

@@ -488,7 +488,6 @@ def test_in_place_never_splits_a_shared_file(hub_like, tmp_path):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"private": True}, "private applies to a repository on the Hub"),
         ({"out": None, "dry_run": True, "force": True}, "force applies to an output folder; name one"),
         ({"out": None, "in_place": True, "link": "copy"}, "link applies to an output folder; name one"),
         ({"schedule": "dynamic-yarn"}, r"with the length.*freeze it at a length"),
@@ -533,7 +532,6 @@ def test_a_hub_id_works_like_a_folder_without_a_network(hub, tmp_path, ran):
     assert not weights.is_symlink()
     assert weights.read_bytes().startswith(b"these are no weights")
     assert read(tmp_path / "out" / "ropescale.json")["source"] == "org/name"
-    assert b"\nbase_model: org/name\r\n" in (tmp_path / "out" / "README.md").read_bytes()  # org/base is further up
     assert {name: each for name, each in tree(hub).items() if "CACHEDIR" not in name} == before
     for more in (["--revision", COMMIT], ["--dry-run"]):
         ran("patch", "org/name", "-o", tmp_path / more[0], *YARN, *more)
