@@ -26,7 +26,7 @@ from tiny import TEXT, documents, llama
 
 from ropescale.cli import main as shell
 from ropescale.errors import CheckpointError
-from ropescale.evals import perplexity
+from ropescale.evals import Result, perplexity
 from ropescale.evals.backends import fingerprints
 from ropescale.evals.scoring.batches import per_token, plan_pass
 from ropescale.evals.scoring.executor import Executor
@@ -313,11 +313,17 @@ def stopping(monkeypatch, after):
 
 
 @pytest.mark.parametrize("after", [20, 31])
-def test_an_interrupted_run_goes_on_and_ends_byte_for_byte_the_same(whole, tmp_path, monkeypatch, scored, lines, after):
+def test_an_interrupted_run_is_reported_and_goes_on_and_ends_byte_for_byte_the_same(
+    whole, tmp_path, monkeypatch, scored, lines, ran, after
+):
     with monkeypatch.context() as patched:
         stopping(patched, after)
         with pytest.raises(KeyboardInterrupt):
             measured(tmp_path)
+    stopped, page = Result.load(tmp_path), tmp_path.with_suffix(".html")
+    first = f"This run is not whole: it stopped after {len(stopped.passes)} finished passes. Repeat its command"
+    shown = [ran("report", tmp_path, "-o", page)[0], (tmp_path / "REPORT.md").read_text(), page.read_text()]
+    assert all(each.index(first) < each.index(stopped.sentences()[0]) for each in shown) and stopped.passes
     done = len(scored)
     assert done == after
     measured(tmp_path)
