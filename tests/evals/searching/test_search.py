@@ -161,7 +161,6 @@ def test_the_file_says_where_the_numbers_come_from_and_is_not_replaced_once_it_i
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"engine": "vlm"}, "engine 'vlm' is not known; did you mean 'vllm'?"),
         ({"out": "factors"}, "is not the name of a schedule's file"),
         ({"documents": documents(1, 140)}, "needs two"),
         ({"target": 64}, "needs no schedule"),
