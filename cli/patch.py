@@ -36,9 +36,8 @@ _SECTIONS: Sections = {
         option(
             "--link",
             None,
-            "How to link weights; auto: hard link, else symlink, else copy.",
+            "How to link weights (default: auto, a hard link, else a symlink, else a copy).",
             click.Choice(LINKS),
-            default="auto",
         ),
         flag("--force", "Replace OUT if ropescale wrote it."),
         flag("--dry-run", "Write nothing, only show the changes."),

@@ -84,5 +84,4 @@ class RunError(RopescaleError):
 
 
 class VerificationError(RopescaleError):
-    """The model does not use the requested table, another limit is below the target length, or a run does not show a
-    requirement."""
+    """The model does not use the requested table, or another limit is below the target length."""

@@ -23,7 +23,7 @@ class RequestOptions(TypedDict, total=False):
     target_length: int | str | None
     original_length: int | str | None
     overrides: Mapping[str, str] | None
-    layers: str
+    layers: str | None
     replace_scaling: bool
     on_top: bool
     freeze_at: int | str | None
@@ -39,7 +39,7 @@ class Request:
         target_length: the target context in tokens; determines the factor.
         original_length: the trained length in tokens, if the configuration states none or a wrong one.
         overrides: further fields of the schedule, as text.
-        layers: ``full``, ``all`` or a layer type, for models that keep one table per layer type.
+        layers: ``full`` (the default), ``all`` or a layer type, for models that keep one table per layer type.
         replace_scaling: for a scaled model, replace the scaling and compute from the original length.
         on_top: compose with the existing scaling.
         freeze_at: replace a length-dependent schedule by its table at this length, in tokens.
@@ -54,7 +54,7 @@ class Request:
     target_length: int | None = None
     original_length: int | None = None
     overrides: Mapping[str, str] = field(default_factory=dict)
-    layers: str = "full"
+    layers: str | None = None
     replace_scaling: bool = False
     on_top: bool = False
     freeze_at: int | None = None

@@ -92,7 +92,7 @@ class PerplexityOptions(RunOptions):
         if self.score not in chats.SCORES:
             raise DataError(f"score must be {' or '.join(chats.SCORES)}, not {self.score!r}", "score")
         object.__setattr__(self, "windows", check_windows(self.windows))
-        given = [name for name in ("windows", "budget_tokens") if getattr(self, name) not in (None, 1)]
+        given = [name for name in ("windows", "budget_tokens") if getattr(self, name) is not None]
         if self.stride is not None and given:
             raise DataError(
                 f"{given[0]} is given, but a stride measures whole documents in sliding windows; drop one of the two",

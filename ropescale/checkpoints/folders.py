@@ -167,7 +167,7 @@ def _place(new: Path, target: Path, force: bool) -> None:
     if not force:
         raise CheckpointError(f"{target} was created meanwhile; choose another folder, or remove it")
     if why := why_not_ours(target):
-        raise CheckpointError(why, "force")
+        raise CheckpointError(why, "out")
     with hidden_path(target) as note:
         aside = set_aside(target, note)
         try:
@@ -441,24 +441,24 @@ def why_not_ours(folder: Path) -> str | None:
     elif not os.path.lexists(folder / RECORD):
         foreign = f"no {RECORD}"
     if foreign:
-        return f"{folder} was not written by ropescale ({foreign}), so force does not replace it; choose another folder"
+        return f"{folder} was not written by ropescale ({foreign}), so it is never replaced; choose another folder"
     if _is_mount(folder):
-        return f"{folder} is a mount point, so force does not replace it; empty it, or choose another folder"
+        return f"{folder} is a mount point, so it is never replaced; empty it, or choose another folder"
     if os.path.lexists(folder / BACKUP):
         return (
-            f"{folder} was patched in place and contains {BACKUP}, so force does not replace it; choose another "
-            f"folder, or undo the patch first: ropescale restore {shell_word(argument(folder))}"
+            f"{folder} was patched in place and contains {BACKUP}, so it is never replaced; undo the patch first "
+            f"(`ropescale restore {shell_word(argument(folder))}`), or choose another folder"
         )
     files = files_in(folder)
     if files is None:
         return (
-            f"{folder / RECORD} does not list the files that ropescale wrote (it is damaged), so force cannot "
-            f"distinguish them from yours; check {folder} and remove it yourself"
+            f"{folder / RECORD} does not list the files that ropescale wrote (it is damaged), and yours may be "
+            "among them; check the folder and remove it yourself, or choose another one"
         )
     foreign = next(_foreign_files(folder, files), None)
     if foreign and files_in(folder) != files:  # another command has replaced the folder meanwhile
         return why_not_ours(folder)
-    return foreign and f"{folder / foreign}, so force does not replace {folder}; move it away, or choose another folder"
+    return foreign and f"{folder / foreign}, so {folder} is never replaced; move it away, or choose another folder"
 
 
 def _is_mount(folder: Path) -> bool:
@@ -561,7 +561,7 @@ def check_target(source: Path | None, out: str | Path, force: bool = False) -> P
         if not os.path.lexists(target) or is_empty(target):
             return target
         if why := why_not_ours(target):
-            raise CheckpointError(why, "force")
+            raise CheckpointError(why, "out")
     if there in (Path.cwd(), *Path.cwd().parents):
         raise CheckpointError(f"{target} contains the working directory; choose another folder, or leave it first")
     for path in source.rglob("*") if source else ():

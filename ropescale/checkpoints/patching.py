@@ -73,7 +73,7 @@ def patch_checkpoint(
     out: str | Path | None,
     schedule: object,
     *,
-    link: str = "auto",
+    link: str | None = None,
     revision: str | None = None,
     in_place: bool = False,
     dry_run: bool = False,
@@ -87,8 +87,8 @@ def patch_checkpoint(
         out: the folder to write; None with ``in_place``, optional with ``dry_run``.
         schedule: a schedule or a spec such as ``"yarn"`` or ``"yarn:factor=8"``. ``"as-is"`` keeps the frequencies and
             adds what ``save_pretrained`` does not write: the keys of transformers 4, and the tokenizer's new limit.
-        link: how to link weights: ``hard``, ``symlink`` (absolute), ``copy``, or ``auto`` for the first of these that
-            works.
+        link: how to link weights: ``hard``, ``symlink`` (absolute), ``copy``, or ``auto`` (the default) for the
+            first of these that works.
         revision: branch, tag or commit of a Hub id.
         in_place: change ``model`` itself; :func:`restore` undoes the change.
         dry_run: only plan, without changing anything.
@@ -108,14 +108,14 @@ def patch_checkpoint(
         with translated(folder := local_path(model)):
             if is_interrupted(folder) and put_back(folder):
                 LOG.warning("note: an interrupted change in place of %s was undone; its originals are restored", folder)
-    source = find_model(model, revision, weights=not dry_run)
+    source, how = find_model(model, revision, weights=not dry_run), link or "auto"
     plan = _planned(source, request)
     target, refused = None, []
     try:
         if out is not None:
             target = check_target(source, out, force)
     except CheckpointError as error:
-        if force or not dry_run or "force" not in error.fields:
+        if force or not dry_run or not {"out", "force"} & {*error.fields}:
             raise
         refused = [f"the command would write nothing: {error}"]
     with translated(source, "read"):
@@ -140,9 +140,9 @@ def patch_checkpoint(
         with translated(source, "read"):
             refuse_missing_shards(source)
     if target is not None:
-        result.links = build_folder(target, lambda new: link_or_copy(source, new, files, link), record, force)
+        result.links = build_folder(target, lambda new: link_or_copy(source, new, files, how), record, force)
         result.folder = target
-    result.warnings += on_links(result.links, link)
+    result.warnings += on_links(result.links, how)
     return result
 
 
@@ -173,12 +173,12 @@ def restore(folder: str | Path) -> Path:
 def _refuse_contradiction(
     model: str | Path,
     out: str | Path | None,
-    link: str,
+    link: str | None,
     in_place: bool,
     dry_run: bool,
     force: bool,
 ) -> None:
-    if link not in LINKS:
+    if link not in (None, *LINKS):
         raise CheckpointError(f"unknown link type {link!r}; choose from {', '.join(LINKS)}", "link")
     if in_place and out is not None:
         raise CheckpointError("out and in_place are mutually exclusive; choose one", "out", "in_place")
@@ -194,7 +194,7 @@ def _refuse_contradiction(
             "in_place",
             "dry_run",
         )
-    for name, given in (("force", force), ("link", link != "auto")):
+    for name, given in (("force", force), ("link", link is not None)):
         if given and out is None:
             raise CheckpointError(f"{name} applies to an output folder; name one, or leave {name} out", name, "out")
 

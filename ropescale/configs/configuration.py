@@ -129,7 +129,8 @@ class Configuration:
         if self.stated_length is not None:
             other = odd = None
         outer = lengths_in(self.raw, ("max_position_embeddings", *LENGTH_KEYS)) if self.path else []
-        others = [*stated, *(StatedLength(each.tokens, f"top level: {each.key}") for each in outer)]
+        unseen = [each for each in stated if each.key not in (trained.key, served.key)]
+        others = [*unseen, *(StatedLength(each.tokens, f"top level: {each.key}") for each in outer)]
         return Lengths(trained, served, tuple(others), other, odd)
 
     def _trained(self, rope: Rope) -> StatedLength:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeGuard, cast
@@ -227,6 +227,8 @@ def normalised(parameters: Mapping[str, object]) -> Parameters:
     if new and old and _RENAMED_TYPES.get(old, old) != _RENAMED_TYPES.get(new, new):
         raise ConfigError(f"the rope parameters have rope_type {brief(new)} and type {brief(old)}; keep one")
     kind = new or old or "default"
+    if kind == "mrope" and not isinstance(parameters.get("mrope_section"), (list, tuple)):
+        raise _lacking(kind, ["mrope_section"])
     rest = {key: value for key, value in parameters.items() if key not in ("rope_type", "type")}
     return {"rope_type": _RENAMED_TYPES.get(kind, kind), **rest}
 
@@ -311,10 +313,7 @@ def check_parameters(parameters: Mapping[str, object]) -> None:
     present = {name for name, value in parameters.items() if value is not None or (kind, name) == ("yarn", "factor")}
     required = ("factor",) if kind == "proportional" and "factor" in parameters else _REQUIRED.get(kind, ())
     if lacking := [name for name in required if name not in present]:
-        raise ConfigError(
-            f"the {kind} scaling in config.json lacks {', '.join(lacking)}, without which transformers stops; add "
-            f"{'it' if len(lacking) == 1 else 'them'} to the rope parameters, or remove the scaling"
-        )
+        raise _lacking(kind, lacking)
     for name in _SCALARS:
         if parameters.get(name) is not None and not _is_real(parameters[name]):
             raise ConfigError(f"{name} is {brief(parameters[name])} in the rope parameters; it must be {_REAL}")
@@ -322,6 +321,15 @@ def check_parameters(parameters: Mapping[str, object]) -> None:
         value = parameters.get(name)
         if value is not None and not (isinstance(value, (list, tuple)) and all(map(_is_real, value))):
             raise ConfigError(f"{name} is {brief(value)} in the rope parameters; each item must be {_REAL}")
+
+
+def _lacking(kind: str, names: Sequence[str]) -> ConfigError:
+    """Returns an error about the required keys that a scaling lacks."""
+    what = "guesses" if kind == "mrope" else "stops"
+    return ConfigError(
+        f"the {kind} scaling in config.json lacks {', '.join(names)}, without which transformers {what}; add "
+        f"{'it' if len(names) == 1 else 'them'} to the rope parameters, or remove the scaling"
+    )
 
 
 def check_head(head_dim: int, partial: float) -> None:

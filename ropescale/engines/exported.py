@@ -148,7 +148,7 @@ def applied_options(request: Request) -> tuple[str, ...]:
     """Returns the options of ``ropescale patch``, except the schedule, that make the same request."""
     given = {
         "--original-length": request.original_length,
-        "--layers": None if request.layers == "full" else request.layers,
+        "--layers": request.layers,
         "--freeze-at": request.freeze_at,
     }
     stated = ((option, str(value)) for option, value in given.items() if value is not None)

@@ -120,7 +120,7 @@ def innermost(schedule: Schedule) -> Schedule:
     return schedule if inner is None else innermost(inner)
 
 
-def choose(spec: object, configuration: Configuration, layers: str) -> dict[str, Spec]:
+def choose(spec: object, configuration: Configuration, layers: str | None) -> dict[str, Spec]:
     """Returns the spec of each layer type; layer types that stay ``as-is`` are left out.
 
     Raises:
@@ -129,7 +129,7 @@ def choose(spec: object, configuration: Configuration, layers: str) -> dict[str,
     """
     parsed = parse(spec)
     if not isinstance(parsed, Mapping):
-        return {} if parsed.text == "as-is" else dict.fromkeys(_layer_types(layers, configuration), parsed)
+        return {} if parsed.text == "as-is" else dict.fromkeys(_layer_types(layers or "full", configuration), parsed)
     for key in parsed:
         if ALL_LAYERS in configuration.ropes:
             raise ScheduleError(

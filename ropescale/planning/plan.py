@@ -11,7 +11,7 @@ from typing import Any
 
 from ..configs.class_defaults import ALL_LAYERS
 from ..configs.configuration import Configuration, Scaling, write_rope
-from ..configs.finding import dotted, sections_in
+from ..configs.finding import StatedLength, dotted, sections_in
 from ..errors import ConfigError, RopescaleError, ScheduleError, WayOut
 from ..output.formatting import brief, listed, size
 from ..request import Request
@@ -19,7 +19,7 @@ from ..rope import Rope
 from ..schedules import Frequencies, Schedule, describe, resolve
 from ..schedules.as_is import AsIs, from_rope_parameters, stock_table
 from ..schedules.base import label_of
-from ..schedules.specs import ParsedSpec, parse, parts_of, takes
+from ..schedules.specs import ParsedSpec, Spec, parse, parts_of, takes
 from . import vendors
 from .advice import advised, frozen, others
 from .layers import PlannedLayer, base_geometry, choose, describe_scaling, is_windowed, scaling_of, why_unsavable
@@ -149,7 +149,12 @@ def _planned(config: Mapping[str, object], request: Request) -> Plan:
         for rope in original.ropes.values():
             from_rope_parameters(rope)  # raises an error for scaling that cannot be read
         return Plan(request, original, original, {}, original.meant_length)
-    _refuse_two_readings(original, chosen, request)
+    settled = _settled(original, chosen, request)
+    if settled is not None:
+        plan = _planned(config, replace(request, original_length=settled.tokens))
+        return replace(
+            plan, notes=(f"the schedule starts from {settled}, which its factor extends to the target", *plan.notes)
+        )
     given = {"factor": request.factor, "target_length": request.target_length, "overrides": request.overrides}
     layers = {}
     for key, rope in base_geometry(original, chosen, request).items():
@@ -192,8 +197,8 @@ def _planned(config: Mapping[str, object], request: Request) -> Plan:
     return Plan(request, original, planned, layers, length, tuple(notes), why_unsavable(layers, length, original))
 
 
-def _refuse_two_readings(configuration: Configuration, chosen: Collection[str], request: Request) -> None:
-    """Raises an error if the file states two lengths to start from, and the table or the window depends on which.
+def _settled(configuration: Configuration, chosen: Mapping[str, Spec], request: Request) -> StatedLength | None:
+    """Returns the one of two stated lengths that the request settles on; None if the file states one, or both do.
 
     Raises:
         ConfigError: the results differ, or one reading is refused.
@@ -201,7 +206,12 @@ def _refuse_two_readings(configuration: Configuration, chosen: Collection[str], 
     first, second = configuration.lengths.start(request.on_top)
     is_stated = configuration.is_scaled and not any(configuration.ropes[key].is_scaled for key in chosen)
     if second is None or is_stated:
-        return
+        return None
+    if request.target_length is not None:
+        factors = [request.factor or spec.with_text(request.overrides).get("factor") for spec in chosen.values()]
+        fitting = [each for each in (first, second) if all(_fits(each, by, request.target_length) for by in factors)]
+        if len(fitting) == 1:
+            return fitting[0]
     found: list[object] = []
     for reading in (first, second):
         try:
@@ -213,6 +223,12 @@ def _refuse_two_readings(configuration: Configuration, chosen: Collection[str], 
     if found[0] != found[1]:
         doubt = configuration.lengths.doubt(request.on_top)
         raise ConfigError(f"{doubt}; give the original length", "original_length")
+    return None
+
+
+def _fits(length: StatedLength, factor: object, target: int) -> bool:
+    """Whether a length times the stated factor is the target length, in tokens."""
+    return isinstance(factor, (int, float)) and abs(factor * length.tokens - target) < 1
 
 
 def plan_of_own(config: Mapping[str, object]) -> Plan:

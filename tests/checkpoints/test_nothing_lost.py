@@ -90,7 +90,7 @@ def test_force_leaves_a_folder_that_holds_anything_else_and_names_it(source, tmp
     out = patch_checkpoint(source, tmp_path / "out", "linear:factor=2", link=link).folder
     FOREIGN.get(name, lambda out: plant(out / name))(out)
     for dry_run in (False, True):
-        with untouched(tmp_path, rf"{re.escape(str(out / name))}.*so force does not replace"):
+        with untouched(tmp_path, rf"{re.escape(str(out / name))}.*so {re.escape(str(out))} is never replaced"):
             force(source, out, dry_run=dry_run)
 
 
@@ -110,7 +110,7 @@ def test_a_checkpoint_that_was_patched_in_place_is_left_with_its_backup(source, 
     (source / WEIGHTS).write_bytes(b"changed since")
     other = checkpoint(tmp_path / "other")
     for forced in (True, False):
-        with untouched(tmp_path, r"ropescale-backup.*force.*restore"):
+        with untouched(tmp_path, r"ropescale-backup.*never replaced.*restore"):
             patch_checkpoint(other, source, "yarn:factor=4", force=forced)
 
 
@@ -119,7 +119,7 @@ def test_a_checkpoint_that_was_patched_in_place_is_left_with_its_backup(source, 
 )
 def test_a_file_of_the_records_name_gives_no_leave_to_delete(source, tmp_path, record):
     fake = write_files(tmp_path / "fake", {"thesis.txt": "years of work", "ropescale.json": record})
-    with untouched(tmp_path, r"fake/ropescale.json.*force.*remove"):
+    with untouched(tmp_path, r"fake/ropescale.json.*yours.*remove"):
         force(source, fake)
 
 

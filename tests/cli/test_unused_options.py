@@ -27,6 +27,8 @@ ASKED = "retrieval MODEL --lengths 200"
         (f"{EVAL} --score assistant", "--score", "applies to chats"),
         (f"{EVAL} --chat-template TEMPLATE", "--chat-template", "no document is a chat"),
         (f"{EVAL} --stride 8 --windows 2", "--windows", "a stride measures whole documents"),
+        (f"{EVAL} --stride 8 --windows 1", "--windows", "a stride measures whole documents"),
+        (f"{EVAL} --layers full", "--layers", "needs a schedule"),
         (f"{EVAL} --no-truncation --truncation-stride 8", "--truncation-stride", "truncation is False"),
         (f"{EVAL} --fresh", "--fresh", "needs an output folder"),
         (f"{EVAL} --json --verbose", "--verbose", "no effect on JSON"),

@@ -74,7 +74,7 @@ def test_inspect_shows_the_lengths_and_where_they_come_from(name, tmp_path, ran)
         lengths = json.loads(ran("inspect", folder, "--json", *schedule).out)["lengths"]
         assert lengths["trained"] == {"tokens": trained, "from": trained_key}
         assert lengths["served"] == {"tokens": served, "from": served_key}
-        assert lengths["tokenizer"] == 777
+        assert lengths["tokenizer"] == 777 and not {trained_key, served_key} & lengths["others"].keys()
     out = ran("inspect", folder).out
     assert f"{trained:,} tokens" in out and served_key in out and "777 tokens" in out
     if name == "command-r":
@@ -117,6 +117,20 @@ def test_patch_asks_only_where_two_readings_differ(config, options, wanted, tmp_
         assert written[key] == written[MAXIMUM]
     assert inspect(tmp_path / "P").lengths.served.tokens == wanted
     assert f"-len {wanted}" in ran("export", tmp_path / "P", "--for", "vllm", "--command-only").out
+
+
+@pytest.mark.parametrize("schedule", ["ntk", "yarn", "linear"])
+@pytest.mark.parametrize(("factor", "trained", "key"), [(32, 8192, MAXIMUM), (2, 131072, "model_max_length")])
+def test_a_factor_and_a_target_length_settle_which_of_two_readings_holds(schedule, factor, trained, key, tmp_path, ran):
+    folder, wanted = write_checkpoint(tmp_path, COMMAND_R), {MAXIMUM: trained, "model_max_length": trained}
+    table = ropescale.frequencies(COMMAND_R | wanted, f"{schedule}:factor={factor}")
+    target = ["--target-length", "256k"]
+    for words in (["--schedule", f"{schedule}:factor={factor}"], ["--schedule", schedule, "--factor", factor]):
+        done = json.loads(ran("patch", folder, "--dry-run", "--json", *words, *target).out)
+        assert done["length"] == 262144 and done["layers"]["all"]["original_length"] == trained
+        exported = ran("export", folder, "--for", "transformers5", *words, *target)
+        assert f"the schedule starts from {trained:,} ({key})" in exported.err
+    assert ropescale.frequencies(COMMAND_R, f"{schedule}:factor={factor}", target_length="256k") == table
 
 
 @pytest.mark.parametrize("kind", ["linear", "dynamic", "yarn"])

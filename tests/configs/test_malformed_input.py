@@ -124,8 +124,8 @@ def test_an_existing_output_is_refused_and_a_dry_run_shows_what_would_be_written
     refused(
         capsys, [word.replace("out", "link") for word in PATCH], "link was not written by ropescale (a symbolic link)"
     )
-    said = "out was not written by ropescale (no ropescale.json), so force does not replace it; choose another folder"
-    refused(capsys, PATCH, f"{said} (--force)")
+    said = "out was not written by ropescale (no ropescale.json), so it is never replaced; choose another folder"
+    refused(capsys, PATCH, f"{said} (-o)")
     shown = ran(*PATCH, "--dry-run")
     assert '+    "rope_type": "yarn"' in shown.out and f"warning: the command would write nothing: {said}" in shown.err
     assert [path.name for path in Path("out").iterdir()] == ["mine.txt"]

@@ -19,6 +19,7 @@ IDLE = [
     (LLAMA31, "--schedule as-is --factor 2", "as-is keeps the frequencies"),
     (LLAMA31, "--schedule as-is --replace-scaling", "as-is keeps the frequencies"),
     (LLAMA31, "--schedule as-is --layers all", "as-is keeps the frequencies"),
+    (LLAMA31, "--schedule as-is --layers full", "as-is keeps the frequencies"),
     (LLAMA31, "--schedule as-is --set beta_fast=16", "as-is keeps the frequencies"),
     (GEMMA3, f"--schedule '{BY_TYPE}' --layers all", "the schedule names its layer types"),
 ]
@@ -30,6 +31,9 @@ def test_an_option_without_effect_is_an_error_that_says_so(config, options, why,
     for command in ("patch", "inspect", "export --for vllm", "patch --dry-run"):
         out = ["-o", tmp_path / "OUT"] if command == "patch" else []
         assert f"has no effect: {why}" in refused(*command.split(), model, *out, *shlex.split(options))
+    assert "link applies to an output folder" in refused(
+        "patch", model, "--schedule", "ntk", "--in-place", "--link", "auto"
+    )
     if "--replace-scaling" in options:
         with pytest.raises(ScheduleError, match="replace_scaling has no effect"):
             ropescale.frequencies(model, shlex.split(options)[1], replace_scaling=True)

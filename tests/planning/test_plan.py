@@ -729,6 +729,17 @@ def test_a_scaling_without_a_key_is_refused_by_every_command_where_transformers_
         ran("inspect", "made")
 
 
+@pytest.mark.parametrize("given", [{}, {"mrope_section": None}, {"mrope_section": 16}])
+def test_an_mrope_scaling_without_its_sections_is_refused_by_every_command(given, tmp_path, refused, ran):
+    config = {"model_type": "qwen2_vl", **plain("qwen2_vl", 64, 4, 4096, 1e6)}
+    folder = write_checkpoint(tmp_path, config | {"rope_scaling": {"type": "mrope", **given}})
+    patch, export = ["patch", folder, "--dry-run", "--schedule"], ["export", folder, "--for", "vllm"]
+    for words in (["inspect", folder], [*patch, "as-is"], [*patch, "yarn:factor=2"], export):
+        assert "the mrope scaling in config.json lacks mrope_section" in refused(*words)
+    whole = {"rope_scaling": {"type": "mrope", "mrope_section": [4, 2, 2]}}
+    ran("patch", write_checkpoint(tmp_path, config | whole), "--dry-run", "--schedule", "yarn:factor=2")
+
+
 def test_dynamic_scaling_that_transformers_would_start_elsewhere_is_refused():
     """Where only windowed layers change, the maximum stays, and dynamic NTK starts from it."""
     config = {**GEMMA3, "max_position_embeddings": 256, "original_max_position_embeddings": 64}

@@ -249,7 +249,9 @@ def test_bos_is_the_tokenizers_unless_told_otherwise():
 @pytest.mark.parametrize("stride", [None, 2])
 def test_documents_that_are_left_out_are_counted_and_the_longest_is_named(stride):
     def corpus(ids, lengths, **options):
-        return Corpus(ids, lengths, None, "no", PerplexityOptions(stride=stride, windows=1, **options))
+        return Corpus(
+            ids, lengths, None, "no", PerplexityOptions(stride=stride, windows=None if stride else 1, **options)
+        )
 
     ids = [[1] * 5, [], [2] * 3, [1] * 6, [1] * 5, [1] * 7]
     found = corpus(ids, 5, min_tokens=5)

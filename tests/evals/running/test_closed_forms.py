@@ -53,7 +53,7 @@ def measured(model, ids, lengths, stride, bos, batch_tokens, chunk, schedule):
     with chunks_of(chunk):
         result = perplexity(
             *(model, ids, lengths, [schedule]),
-            windows=1,
+            windows=1 if stride is None else None,
             stride=stride,
             bos=BOS if bos else "no",
             batch_tokens=batch_tokens,

@@ -32,7 +32,7 @@ def test_the_reference_model_has_the_nlls_of_the_naive_loop(length, stride):
     tokenizer = AutoTokenizer.from_pretrained(reference.CHECKPOINT)
     ids = [document.ids[:2048] for document in tokenize(reference.held_out_documents()[:6], tokenizer)]
     bos = tokenizer.bos_token_id
-    result = perplexity(model, ids, [length], stride=stride, windows=1, bos=bos)
+    result = perplexity(model, ids, [length], stride=stride, windows=None if stride else 1, bos=bos)
     ours = np.concatenate(result.passes[0].nll).astype(np.float64)
     if stride is None:
         theirs = [naive_nll(model, [bos, *each[: length - 1]]) for each in ids if len(each) >= length - 1]

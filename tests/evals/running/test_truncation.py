@@ -124,7 +124,7 @@ def test_it_runs_by_itself_where_it_costs_no_more_than_the_rest():
     assert perplexity(llama(), IDS, [150], truncation=True).truncation.stride == 32
     assert perplexity(llama(), IDS, [150], [YARN], truncation=False).truncation is None
     assert perplexity(llama(), IDS, [64], [YARN]).truncation is None
-    assert perplexity(llama(), IDS, [128], [YARN], stride=16).truncation is None
+    assert perplexity(llama(), IDS, [128], [YARN], stride=16, windows=None).truncation is None
 
 
 @pytest.mark.parametrize(
