@@ -247,7 +247,7 @@ _OPTIONS = [
     ),
     option("--served-name", "NAME", "The served model's name (default: the server's first).", multiple=True),
     option("--tokenizer", "CKPT", "The served checkpoint; no weights are read."),
-    option("--concurrency", "N", "Concurrent requests.", Whole(1), default=8),
+    option("--concurrency", "N", "Windows to ask for at once (default: 8).", Whole(1)),
     option("--timeout", "S", "Seconds to wait for a response.", Whole(1), default=3600),
     flag("--json as_json", "Print JSON in full precision."),
     flag("--fresh", "Measure again instead of resuming from OUT."),

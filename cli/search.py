@@ -10,7 +10,6 @@ from ..request import made
 from .measuring import keywords_for, measure, text_of
 from .options import (
     MODEL_SECTION,
-    Real,
     Sections,
     Whole,
     data_option,
@@ -27,10 +26,6 @@ _SECTIONS: Sections = {
         data_option("File, folder, JSONL, parquet, Hub NAME[:CONFIG] or -. May be repeated."),
         option("--target-length", "N", "The target context, such as 32k.", required=True),
         option("--budget-tokens", "N", "The total number of tokens to feed.", default=500_000),
-        option(
-            "--within", "W", "The weight of tokens within the trained length; other tokens have 1.", Real(), default=2.0
-        ),
-        option("--for engine", "ENGINE", "Search the schedules of an engine: vllm, sglang, mlx-lm, ..."),
         option("--seed", "N", "Seed of the text's order, and of the held-out part.", Whole(0), default=0),
     ],
     "Target of the schedule": ["layers original_length replace_scaling on_top"],

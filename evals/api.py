@@ -411,8 +411,6 @@ def search(
     *,
     tokenizer: PreTrainedTokenizerBase | None = None,
     budget_tokens: int | str = SearchOptions.budget_tokens,
-    within: float = SearchOptions.within,
-    engine: str | None = None,
     seed: int = 0,
     original_length: int | str | None = None,
     layers: str | None = None,
@@ -439,8 +437,6 @@ def search(
         documents: as for :func:`perplexity`; only documents of at least ``target_length`` positions are used.
         target_length: the target context length in positions, including BOS.
         budget_tokens: the maximum number of tokens to feed, including the checks on held-out data.
-        within: the weight of a token within the trained length; tokens beyond that length have weight 1.
-        engine: search only schedules that this engine computes exactly; see ``ropescale export``.
         seed: determines the held-out documents and the order of the windows.
         original_length, layers, replace_scaling, on_top: as for :func:`ropescale.patch`.
         bos, max_docs, split_special_tokens, logits_bytes, source, path, fresh, force, progress: as for
@@ -482,15 +478,12 @@ def _search_run(
 ) -> SearchRun:
     """Prepares a search: checks what is cheap first, and loads the weights last."""
     from .searching.search_run import SearchRun
-    from .searching.search_space import space_of
     from .searching.windows import feed_text
 
     notes = _notes(options.progress, here)
     options = replace(options, progress=notes)
     refuse_endless(documents, options.max_docs)
     texts, source = texts_of(documents)
-    plan = plan_of_start(given.configs[bool(options.patching.get("on_top"))], lengths[-1], options.patching)
-    space_of(plan, lengths[-1], options)
     data = feed_text(texts, lengths[-1], given.tokenizer, bos, options, source=source)
     given.warn(notes)
     return SearchRun(given.backend(here, options.logits_bytes), data, options, file)

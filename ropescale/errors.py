@@ -84,4 +84,5 @@ class RunError(RopescaleError):
 
 
 class VerificationError(RopescaleError):
-    """The model does not use the requested table, or another limit is below the target length."""
+    """The model does not use the requested table, another limit is below the target length, or a run does not show a
+    requirement."""

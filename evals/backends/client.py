@@ -6,13 +6,13 @@ import asyncio
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from email.utils import mktime_tz, parsedate_tz
-from functools import cache
-from typing import TYPE_CHECKING, TypeVar
+from functools import cache, partial
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from anyio.from_thread import start_blocking_portal
 from pydantic import AliasChoices, AliasPath, BaseModel, Field, ValidationError
@@ -32,6 +32,7 @@ else:  # huggingface_hub depends on it, formerly under the name httpx
         import httpx as http
 
 M = TypeVar("M", bound=BaseModel)
+T = TypeVar("T")
 
 
 class NotANumber(ServerError, RunError):
@@ -97,8 +98,14 @@ def _certificates(trust_env: bool) -> SSLContext:
     return http.create_ssl_context(trust_env=trust_env)
 
 
-Start = Callable[[Sequence[Call]], Future[list[bytes]]]
-"""A function that sends requests, and returns a future of their responses."""
+Send = Callable[[Call], Awaitable[bytes]]
+"""A function that sends a request, and returns its response."""
+
+
+class Start(Protocol):
+    """A function that starts tasks, each of which sends requests, and returns a future of their results."""
+
+    def __call__(self, tasks: Sequence[Callable[[Send], Awaitable[T]]]) -> Future[list[T]]: ...
 
 
 class Client:
@@ -107,7 +114,6 @@ class Client:
     Args:
         url: the server's address, such as ``http://localhost:8000``, with or without ``/v1``.
         timeout: seconds to wait for a response.
-        concurrency: the maximum number of concurrent requests.
 
     Attributes:
         headers: the headers of every request.
@@ -117,8 +123,8 @@ class Client:
         DataError: the address is invalid, or contains a user name, a password or a query.
     """
 
-    def __init__(self, url: str, timeout: float = TIMEOUT, concurrency: int = 8) -> None:
-        self.timeout, self.concurrency, self.notes = timeout, concurrency, Notes()
+    def __init__(self, url: str, timeout: float = TIMEOUT) -> None:
+        self.timeout, self.notes = timeout, Notes()
         try:
             parts = http.URL(url.strip())
         except http.InvalidURL:
@@ -149,12 +155,12 @@ class Client:
             ServerError: the server cannot be reached, rejects the request, or sends an invalid response.
         """
         with self.connected() as start:
-            [content] = start([Call(path, body, is_optional=True)]).result()
+            [content] = start([lambda send: send(Call(path, body, is_optional=True))]).result()
         return parsed(model, content, self.url + path)
 
     @contextmanager
-    def connected(self) -> Iterator[Start]:
-        """Opens a connection pool, and yields the function that sends requests.
+    def connected(self, concurrency: int = 1) -> Iterator[Start]:
+        """Opens a connection pool, and yields the function that starts tasks, of which ``concurrency`` run at once.
 
         Requests run in an event loop in a separate thread, so that many can wait at the same time. An error inside the
         block closes the connections of pending requests, so that the server stops computing them.
@@ -172,15 +178,19 @@ class Client:
                 f"no connection can be made to {self.url}: {self._quoted(str(error))}; correct the proxy "
                 "(ALL_PROXY, HTTP_PROXY, HTTPS_PROXY) or the certificates (SSL_CERT_FILE, SSL_CERT_DIR)"
             ) from None
-        free = asyncio.Semaphore(self.concurrency)
+        free = asyncio.Semaphore(concurrency)
 
-        async def answers(calls: Sequence[Call]) -> list[bytes]:
-            return await asyncio.gather(*(self._answer(pool, free, call) for call in calls))
+        async def one(task: Callable[[Send], Awaitable[T]]) -> T:
+            async with free:
+                return await task(partial(self._answer, pool))
+
+        async def results(tasks: Sequence[Callable[[Send], Awaitable[T]]]) -> list[T]:
+            return await asyncio.gather(*map(one, tasks))
 
         with start_blocking_portal() as portal, portal.wrap_async_context_manager(pool):
-            yield lambda calls: portal.start_task_soon(answers, calls)
+            yield lambda tasks: portal.start_task_soon(results, tasks)
 
-    async def _answer(self, pool: http.AsyncClient, free: asyncio.Semaphore, call: Call) -> bytes:
+    async def _answer(self, pool: http.AsyncClient, call: Call) -> bytes:
         """Returns the body of a response. All attempts together wait at most ``timeout`` seconds for the server."""
         clock, left, pause, lost = asyncio.get_running_loop().time, self.timeout, PAUSE, 0
         problems: list[str] = []
@@ -189,22 +199,21 @@ class Client:
                 self.notes.tell(f"{self.url}: {problems[-1]}; trying again in {pause:g} s")
                 await asyncio.sleep(pause)
             pause = PAUSE * 2 ** len(problems)
-            async with free:
-                began = clock()
-                try:
-                    async with asyncio.timeout(left):
-                        response, content = await self._once(pool, call)
-                except TimeoutError:
-                    problems.append(f"no complete response within {self.timeout:g} s")
-                    break
-                except http.RequestError as error:
-                    if pool.is_closed:
-                        raise
-                    problems.append(self._broken(error))
-                    lost += isinstance(error, _UNREACHED)
-                    continue
-                finally:
-                    left -= clock() - began
+            began = clock()
+            try:
+                async with asyncio.timeout(left):
+                    response, content = await self._once(pool, call)
+            except TimeoutError:
+                problems.append(f"no complete response within {self.timeout:g} s")
+                break
+            except http.RequestError as error:
+                if pool.is_closed:
+                    raise
+                problems.append(self._broken(error))
+                lost += isinstance(error, _UNREACHED)
+                continue
+            finally:
+                left -= clock() - began
             self._has_answered, status = True, response.status_code
             if status != 200 and _NAN in content:
                 raise NotANumber(f"{self.url} computes NaN: it responds with {status}{self._reason(content)}")

@@ -177,20 +177,19 @@ class ServedBatches:
 
         If a request fails, completed batches are yielded before the error is raised, and pending batches are aborted.
         """
-        engine, most = self.server.engine, self.server.client.concurrency
-        todo, pending = iter(batches), dict[Future[list[bytes]], tuple[Batch, Sequence[Asked]]]()
-        with self.server.client.connected() as start:
+        most = self.server.concurrency
+        todo, pending = iter(batches), dict[Future[list[Arrays]], Batch]()
+        with self.server.client.connected(most) as start:
             while True:
                 for batch in islice(todo, most - len(pending)):
-                    asked = self.asks(batch)
-                    pending[start(list(map(engine.call, asked)))] = batch, asked
+                    pending[self.server.begun(start, self.asks(batch))] = batch
                 if not pending:
                     return
                 failure = None
                 for future in wait(pending, return_when=FIRST_COMPLETED).done:
-                    batch, asked = pending.pop(future)
+                    batch = pending.pop(future)
                     try:
-                        answers = list(map(engine.answer, asked, future.result()))
+                        answers = future.result()
                     except ServerError as error:
                         failure = type(error)(f"{self.name(batch)}: {error}")
                     else:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from pydantic import BaseModel
@@ -14,8 +15,8 @@ from ...schedules import specs
 from ..facts import AS_IS
 from ..scoring.batches import Arrays
 from ..store import key_of
-from .client import TIMEOUT, Client
-from .engines import Asked, PromptScoring, engine_of
+from .client import TIMEOUT, Client, Start
+from .engines import Asked, ServerEngine, engine_of
 from .tables import HeldTables
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class Server:
         served_as: the served schedule's name in the results, such as ``yarn:factor=4``; ``base`` or ``as-is`` for the
             unchanged model. Default: ``served``.
         name: the served model's name. Default: the first model.
-        concurrency: the number of concurrent requests.
+        concurrency: the number of windows or prompts to ask for at the same time. Default: the engine's.
         timeout: seconds to wait for a response.
 
     Raises:
@@ -56,19 +57,24 @@ class Server:
         served_as: str | None = None,
         *,
         name: str | None = None,
-        concurrency: int = 8,
+        concurrency: int | None = None,
         timeout: float = TIMEOUT,
     ) -> None:
-        if concurrency < 1 or timeout <= 0:
+        if timeout <= 0 or (concurrency is not None and concurrency < 1):
             raise DataError("concurrency and timeout must be above 0", "concurrency", "timeout")
         self.asked = served_schedule(served_as or AS_IS)
         self.label = UNNAMED if served_as is None else specs.spelled_out(self.asked)
-        self.name, self.client = name, Client(url, timeout, concurrency)
+        self.name, self.client, self._concurrency = name, Client(url, timeout), concurrency
 
     @cached_property
-    def engine(self) -> PromptScoring:
+    def engine(self) -> ServerEngine:
         """The engine that the server reports, with the served model."""
         return engine_of(self.client, self.name)
+
+    @property
+    def concurrency(self) -> int:
+        """The number of windows or prompts to ask for at the same time."""
+        return self._concurrency or self.engine.concurrency
 
     @property
     def is_unscaled(self) -> bool:
@@ -124,8 +130,12 @@ class Server:
         Raises:
             ServerError: the server cannot be reached, rejects a request, or sends an invalid response.
         """
-        with self.client.connected() as start:
-            return list(map(self.engine.answer, asked, start(list(map(self.engine.call, asked))).result()))
+        with self.client.connected(self.concurrency) as start:
+            return self.begun(start, asked).result()
+
+    def begun(self, start: Start, asked: Sequence[Asked]) -> Future[list[Arrays]]:
+        """Starts asking for scores or generated ids, and returns their future."""
+        return start([partial(self.engine.score, asked=each) for each in asked])
 
 
 def served_schedule(name: str) -> specs.ParsedSpec:

@@ -85,6 +85,7 @@ class Measured:
     Attributes:
         model, data, protocol, versions: the parts of results.json with these names.
         figures: the rows of each metric by row class, computed or loaded once.
+        unfinished: a sentence that the run stopped before its end; "" for a whole one.
     """
 
     model: ModelFacts
@@ -92,6 +93,7 @@ class Measured:
     protocol: dict[str, Any]
     versions: dict[str, str]
     figures: dict[type, list[Any]] = field(default_factory=dict, init=False, compare=False)
+    unfinished: str = field(default="", init=False, compare=False)
 
     @property
     def short_names(self) -> dict[str, str]:

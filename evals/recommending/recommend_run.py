@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ...engines import ENGINES, deviations
 from ...errors import DataError
 from ...schedules.specs import parse, repeated
 from ..backends import fingerprints
@@ -239,7 +240,6 @@ class RecommendRun:
         """Searches on the race's text, which does not overlap with the held-out text, and adds the schedule found."""
         options = SearchOptions(
             budget_tokens=self._search_tokens,
-            engine=self.options.engine,
             patching=self.options.text.patching,
             source=self.corpus.source,
             path=self.options.text.path,
@@ -255,6 +255,10 @@ class RecommendRun:
             return
         run.search(self._store, self._group)
         self.fed += run.spent
+        engine = self.options.engine
+        if engine and deviations(ENGINES[engine], run.learned.found_plan):
+            self.notes.warn(f"warning: {ENGINES[engine].name} does not compute the schedule that the search found")
+            return
         self.candidates = self.candidates.with_searched(self._group.from_leader(run.spec))
 
     @property

@@ -50,6 +50,11 @@ class StoredRun:
         """The kind of run."""
         return self.results.get("kind", Result.kind)
 
+    @property
+    def sentences(self) -> list[str]:
+        """The conclusions, after a sentence that the run is not whole if it stopped."""
+        return [*filter(None, [self.results.get("unfinished")]), *self.results.get("sentences", ())]
+
 
 def load(folders: Sequence[str | Path]) -> list[StoredRun]:
     """Reads the runs in these folders, in order.
@@ -211,7 +216,7 @@ def page_data(runs: Sequence[StoredRun]) -> dict[str, Any]:
                 if label != name and label not in names.setdefault(name, []):
                     names[name].append(label)
             facts.append(_run(run))
-            headlines[run.name] = " ".join(run.results.get("sentences", ()))
+            headlines[run.name] = " ".join(run.sentences)
             for key in _PARTS.keys() & run.results.keys():
                 parts[key].append(_PARTS[key](run))
     compared = (any(pair.baseline == each.schedule for pair in each.result.paired) for each in series)

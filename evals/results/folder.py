@@ -42,6 +42,7 @@ class Results(TypedDict):
     protocol: dict[str, Any]
     versions: dict[str, str]
     sentences: NotRequired[list[str]]
+    unfinished: NotRequired[str]
     rows: list[dict[str, Any]]
     cost: NotRequired[list[dict[str, Any]]]
     files: dict[str, list[str]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +23,7 @@ from ..metrics.far_repeats import RepeatsRow
 from ..metrics.key_tokens import KeyTokensRow
 from ..metrics.paired import PairedRow
 from ..metrics.perplexity import PerplexityRow
+from ..metrics.requirements import unmet
 from ..metrics.stored import Stored, parts_of
 from ..metrics.verdicts import VerdictRow, too_few, worse_than_a_guess
 from ..statistics import intervals
@@ -74,6 +76,7 @@ class Result(Stored, Saved):
                 options={name: value for each in cls.metrics for name, value in each.recalled(results).items()},
                 **losses,
             )
+            made.unfinished = str(results.get("unfinished", ""))
             stored = [each for each in cls.metrics if each.key in results]
             made.figures |= {each.row: each.read(results) for each in stored}
             for name, part in made.by_source.items():
@@ -150,6 +153,17 @@ class Result(Stored, Saved):
     def sentences(self) -> list[str]:
         """Returns sentences on the best schedule at the longest length, its cost, and truncation."""
         return answer(self)
+
+    def unmet(self, requirements: Iterable[str]) -> list[str]:
+        """Returns a line for every requirement that is not shown, such as ``"yarn:factor=8 gain>=0.5 at 32k"``.
+
+        ``cost<=`` and ``gain>=`` are nats against ``as-is`` in the average document. The whole interval must keep them,
+        which takes ten documents or more.
+
+        Raises:
+            DataError: a requirement cannot be read, or its schedule or length was not measured.
+        """
+        return unmet(self, requirements)
 
     def main_table(self) -> str:
         """Returns the table of perplexities, including those of truncation.

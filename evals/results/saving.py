@@ -61,7 +61,8 @@ class Saved(Measured, ABC):
     def to_dict(self) -> dict[str, object]:
         """Returns the content of results.json."""
         about = {name: getattr(self, name) for name in self.about}
-        return {"schema": folder.SCHEMA, **about, "sentences": self.sentences(), **self._parts()}
+        stopped = {"unfinished": self.unfinished} if self.unfinished else {}
+        return {"schema": folder.SCHEMA, **about, **stopped, "sentences": self.sentences(), **self._parts()}
 
     @abstractmethod
     def protocol_line(self) -> str:
@@ -85,7 +86,13 @@ class Saved(Measured, ABC):
 
     def summary(self) -> str:
         """Returns the conclusions, the main table, and a description of the sample behind it."""
-        parts = ["\n".join(self.sentences()), self.main_table(), *definitions(self.short_names), self.rests_on()]
+        parts = [
+            self.unfinished,
+            "\n".join(self.sentences()),
+            self.main_table(),
+            *definitions(self.short_names),
+            self.rests_on(),
+        ]
         return "\n\n".join(filter(None, parts))
 
     def rests_on(self) -> str:
@@ -216,7 +223,7 @@ class Saved(Measured, ABC):
         about = f"Model: {escaped(self.model['path'])} ({self.model['parameters']:,} parameters).\n{self._source()}"
         versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
         heading = f"# {self._heading()}: {escaped(self._model)}"
-        parts = [heading, self.to_markdown(), *images, self._details(), f"{about}{versions}.\n"]
+        parts = [heading, self.unfinished, self.to_markdown(), *images, self._details(), f"{about}{versions}.\n"]
         return "\n\n".join(filter(None, parts))
 
 

@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeVar, cast
 
 from ...errors import CheckpointError, RopescaleError, RunError
 from ...output.formatting import listed
+from ..metrics.stored import Measured
 from ..parallel.processes import Group, World
 from ..progress import Notes, Progress, duration
 from ..results.folder import refuse_loss
@@ -349,12 +350,18 @@ def _keep(measurement: Measurement[Writable], store: Store, folder: Path, force:
     tables, finished = "", measurement.finished
     if finished:
         with suppress(CheckpointError):  # the disk is full, or the folder contains more results
-            measurement.result().save(folder, force=force)
+            result = measurement.result()
+            if isinstance(result, Measured):
+                result.unfinished = _NOT_WHOLE.format(finished)
+            result.save(folder, force=force)
             tables = f", and the tables of the {finished}"
     notes.tell(
         f"the run stopped; {store.finished} finished batches are kept in {folder}{tables}; run the same command to "
         "continue"
     )
+
+
+_NOT_WHOLE = "This run is not whole: it stopped after {}. Repeat its command to finish it."
 
 
 def _changes(last: Facts, about: Facts) -> str:

@@ -90,7 +90,7 @@ class Steps:
 
     def __init__(self, store: Store, facts: Facts, group: Group) -> None:
         self._store, self._key, self._taken = store if group.world.leads else Store(), key_of(facts), 0
-        records = enumerate(self._store.records(self._key))
+        records = enumerate(sorted(dict(self._store.records(self._key)).items()))
         # All steps after a damaged step are computed again.
         whole = [content for place, (number, content) in records if number == place]
         self.kept: list[bytes] = group.from_leader(whole)

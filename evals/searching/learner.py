@@ -31,7 +31,7 @@ from ...models.rotary_modules import layer_keys, prefix, rotary_modules, text_co
 from ...planning.plan import Plan
 from ..parallel.processes import Group
 from ..scoring.memory import position_bytes
-from ..scoring.scorer import Scorer, agree, answering, not_finite
+from ..scoring.scorer import Scorer, answering, not_finite
 from .search_space import DiffTables, Point, Space
 from .windows import WeightedWindow
 
@@ -97,21 +97,8 @@ MOST_KEPT = 2**30
 makes a step take about 1.5 times as long, and does not change the gradient by a single bit."""
 
 
-PIECE = 1024
-"""The number of positions per MLP call if activations are recomputed."""
-
-_PROBE = 16
-"""The number of positions per piece in the check that pieces give the same output as a full pass."""
-
-
 class Learner(Scorer):
-    """A scorer that computes gradients.
-
-    Attributes:
-        in_pieces: whether the model's MLPs treat positions independently, so that they can run in pieces.
-    """
-
-    in_pieces = False
+    """A scorer that computes gradients."""
 
     def nll_of(self, ids: torch.Tensor) -> torch.Tensor:
         """Returns the NLL in nats of every position of a window except the first, fp32 [positions - 1], on the CPU."""
@@ -174,25 +161,12 @@ class Learner(Scorer):
             nll[rows] = losses.detach().cpu()
         return nll, slope
 
-    def check(self, ids: torch.Tensor) -> None:
-        """Compares the split with the model's own logits, as :meth:`Scorer.check` does, and MLPs in pieces with full
-        passes."""
-        super().check(ids)
-        probe = ids[: 4 * _PROBE].to(self.device)[None]
-        own = self.trunk(input_ids=probe, use_cache=False)[0]
-        try:
-            with _recomputed(self.model, _PROBE):
-                pieces = self.trunk(input_ids=probe, use_cache=False)[0]
-        except (TypeError, ValueError, RuntimeError):  # a part may return more than one tensor
-            return
-        self.in_pieces = agree(pieces, own, own.dtype)
-
     def _saving_memory(self, positions: int) -> AbstractContextManager[None]:
         """Recomputes each block in the backward pass if the activations would exceed :data:`MOST_KEPT`."""
         inside = 2 * positions * position_bytes(self.model, positions)
         if len(blocks(self.model)) * inside <= MOST_KEPT:
             return nullcontext()
-        return _recomputed(self.model, PIECE if self.in_pieces else positions)
+        return _recomputed(self.model)
 
 
 def blocks(model: nn.Module) -> list[nn.Module]:
@@ -203,25 +177,14 @@ def blocks(model: nn.Module) -> list[nn.Module]:
 
 
 @contextmanager
-def _recomputed(model: nn.Module, piece: int) -> Iterator[None]:
-    """Recomputes each block in the backward pass, and inside it each part of the block.
-
-    A part with a single tensor as input, such as an MLP, runs in pieces along the positions.
-    """
+def _recomputed(model: nn.Module) -> Iterator[None]:
+    """Recomputes each block in the backward pass, and inside it each part of the block."""
     with ExitStack() as stack:
         for block in blocks(model):
-            stack.enter_context(answering(block, partial(_again, block.forward)))
             parts = [part for part in block.children() if list(part.children())]  # such as its attention and its MLP
-            for part in parts:
-                stack.enter_context(answering(part, partial(_in_pieces, part.forward, piece)))
+            for each in (block, *parts):
+                stack.enter_context(answering(each, partial(_again, each.forward)))
         yield
-
-
-def _in_pieces(forward: Callable[..., torch.Tensor], piece: int, *args: Any, **kwargs: Any) -> torch.Tensor:
-    only = args[0] if len(args) == 1 and not kwargs else None
-    if not isinstance(only, torch.Tensor) or only.dim() != 3 or only.shape[1] <= piece:
-        return _again(forward, *args, **kwargs)
-    return torch.cat([_again(forward, each) for each in only.split(piece, dim=1)], dim=1)
 
 
 def _again(forward: Callable[..., torch.Tensor], *args: Any, **kwargs: Any) -> torch.Tensor:

@@ -6,13 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...engines import ENGINES
 from ...errors import DataError
 from ...files import local_path
 from ...lengths import parse_length
 from ...planning.plan import Plan, make_plan, refuse_unused
 from ...request import Request, RequestOptions
-from ...schedules.base import suggest
 from ..running.options import RunOptions
 from ..scoring.batches import LOGITS_BYTES
 
@@ -24,8 +22,6 @@ class SearchOptions(RunOptions):
     Attributes:
         budget_tokens: the maximum number of tokens to feed, including the checks on held-out data.
         seed: determines the held-out documents and the order of the windows.
-        engine: search only schedules that this engine computes exactly; see ``ropescale export``.
-        within: the weight of a token within the trained length; tokens beyond that length have weight 1.
         max_docs: read at most this many documents.
         split_special_tokens: as for :func:`ropescale.evals.data.documents.tokenize`.
         logits_bytes: the memory for one block of fp32 logits, in bytes.
@@ -37,8 +33,6 @@ class SearchOptions(RunOptions):
 
     budget_tokens: int = 500_000
     seed: int = 0
-    engine: str | None = None
-    within: float = 2.0
     max_docs: int | None = None
     split_special_tokens: bool = False
     logits_bytes: int = LOGITS_BYTES
@@ -46,11 +40,6 @@ class SearchOptions(RunOptions):
     def __post_init__(self) -> None:
         object.__setattr__(self, "budget_tokens", parse_length(self.budget_tokens))
         super().__post_init__()
-        if not self.within > 0:
-            raise DataError(f"within {self.within!r} is not a weight; use a number above 0", "within")
-        if self.engine is not None and self.engine not in ENGINES:
-            known = suggest(self.engine, ENGINES, f"choose from {', '.join(ENGINES)}")
-            raise DataError(f"engine {self.engine!r} is not known; {known}", "engine")
 
 
 def schedule_file(out: str | Path) -> Path:

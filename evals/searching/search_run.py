@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -59,7 +58,7 @@ class SearchRun:
         model = backend.differentiable()
         config = patching.configuration_before(model, options.patching.get("on_top", False))
         self.plan = plan_of_start(config, self.target, options.patching)
-        self.space = space_of(self.plan, self.target, options)
+        self.space = space_of(self.plan, self.target)
         self.lengths = lengths_to(self.plan, self.target)
         self.trained = self.lengths[0]
         self.learner = Learner(model, options.logits_bytes)
@@ -165,18 +164,16 @@ class SearchRun:
 
     @property
     def start(self) -> str:
-        """The starting schedule: YaRN's default, or YaRN with attention scale 1 if the space has no other scale."""
-        scales = self.space.tables(torch.tensor(self.space.start, dtype=torch.float64))
-        usual = all(math.isclose(float(s), self.plan.tables[key].attention_scale) for key, (_, s) in scales.items())
-        return f"yarn:factor={self.target / self.trained:g}{'' if usual else ',attention_factor=1'}"
+        """The starting schedule, YaRN's default."""
+        return f"yarn:factor={self.target / self.trained:g}"
 
     @property
     def _protocol(self) -> dict[str, object]:
-        named = ("seed", "budget_tokens", "within", "engine")
         return {
             "name": "ropescale",
             "method": "gradient",
-            **{name: getattr(self.options, name) for name in named},
+            "seed": self.options.seed,
+            "budget_tokens": self.options.budget_tokens,
             "numbers": len(self.space.names),
             "found": dict(zip(self.space.names, self.found.point, strict=True)) if self.found else {},
             "target_length": self.target,
@@ -195,7 +192,7 @@ class SearchRun:
     def facts(self) -> Facts:
         """The facts that determine the losses."""
         options = self.options
-        named = ("budget_tokens", "seed", "engine", "within", "logits_bytes")
+        named = ("budget_tokens", "seed", "logits_bytes")
         return {
             **self.backend.identity,
             **self.backend.arithmetic,

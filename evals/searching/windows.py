@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 BATCH = 2
 """The number of windows per step."""
 
+WITHIN = 2.0
+"""The weight of a token within the trained length; later tokens have weight 1."""
+
 CHECKS = 6
 """The number of checks on held-out windows, including the start."""
 
@@ -167,7 +170,6 @@ class SearchData:
     Attributes:
         corpus: the windows.
         split: the roles of the windows.
-        within: the weight of a token within the trained length; later tokens have weight 1.
         target: the length of a window, including BOS.
         budget: the token budget.
         chosen_by, judged_by: the names of the documents of the selection and of the judging windows; without judges,
@@ -178,7 +180,7 @@ class SearchData:
     """
 
     def __init__(self, corpus: Corpus, parts: Split, options: SearchOptions) -> None:
-        self.corpus, self.split, self.within = corpus, parts, options.within
+        self.corpus, self.split = corpus, parts
         self.target, self.bos_option = corpus.lengths[-1], corpus.bos_option
         self.budget = Budget(options.budget_tokens, self.target, len(parts.held_out))
         self.chosen_by, self.judged_by = (
@@ -194,7 +196,7 @@ class SearchData:
     def weighted(self, numbers: Iterable[int], trained: int) -> list[WeightedWindow]:
         """Returns windows by their numbers in the corpus; the weights of each sum to 1."""
         weights = torch.ones(self.target - 1, dtype=torch.float64)
-        weights[: trained - 1] = self.within
+        weights[: trained - 1] = WITHIN
         weights /= weights.sum()
         first = [] if self.corpus.bos is None else [self.corpus.bos]
         rows = (self.corpus.documents[number].ids[: self.target - len(first)] for number in numbers)

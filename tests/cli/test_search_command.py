@@ -61,7 +61,6 @@ def test_ctrl_c_says_once_what_is_kept(search, tmp_path, monkeypatch, after, sai
     [
         (["--budget-tokens", "300"], "a budget of 300 tokens is too small for a step"),
         (["--target-length", "32"], "is shorter than the trained length"),
-        (["--within", "0"], "is not a weight"),
         (["--streaming"], "limit its documents with max_docs (--streaming, --max-docs)"),
     ],
 )

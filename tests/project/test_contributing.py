@@ -9,6 +9,7 @@ import re
 import shutil
 import sys
 import traceback
+from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,8 +17,9 @@ from pathlib import Path
 import pytest
 import tiny
 import torch
+from fake_engine import serving
 
-NAMES = ["A schedule", "A metric", "An engine", "A model family's quirk"]
+NAMES = ["A schedule", "A metric", "An engine", "A server's engine", "A model family's quirk"]
 
 _CODE = r"```(\w+)\n(.*?)```"
 _FILE = re.compile(rf"^New file `([^`]+)`:\n\n{_CODE}", re.MULTILINE | re.DOTALL)
@@ -46,14 +48,15 @@ def example(page: str, name: str) -> Example:
 
 
 @pytest.fixture(scope="module")
-def things(tmp_path_factory) -> dict[str, str]:
-    """A model with 16 pairs and a text, by the names that the page has for them."""
+def things(tmp_path_factory) -> Iterator[dict[str, str]]:
+    """A model with 16 pairs, a text and a server, by the names that the page has for them."""
     root = tmp_path_factory.mktemp("things")
     tiny.checkpoint(root / "model", tiny.llama(vocab_size=257, hidden_size=128))
     text = "Once upon a time there was a little house. " * 20
     (root / "text.txt").write_text(text)
     names = {"MODEL": "model", "TEXT": "text.txt", "RUN": "run"}
-    return {name: str(root / file) for name, file in names.items()}
+    with serving(kind="toy", instead={"/score": [-1.5] * 64}) as server:
+        yield {"URL": server.url, **{name: str(root / file) for name, file in names.items()}}
 
 
 def _place(things: dict[str, str], word: str) -> str:

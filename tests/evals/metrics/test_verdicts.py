@@ -282,3 +282,64 @@ def test_an_effect_in_every_document_is_found_however_unequal_their_counts_are(e
         means = effect + rng.normal(0, 1, 24)
         found += average(list(means * counts), list(counts), familywise(11)).sign == -1
     assert found >= 95
+
+
+def moved(documents=12, **rest):
+    """A measurement in which s1 gains a nat at the longest length, give or take, and changes nothing at 8 tokens."""
+    found = table(np.random.default_rng(7), 3, documents, baseline=AS_IS, **rest)
+    as_is, s1, _ = found.passes
+    steps = np.where(np.arange(LONGEST - 1) < TRAINED - 1, 0.0, -1.25) * np.linspace(0.9, 1.1, documents)[:, None]
+    lower = [(nll + each).astype(np.float32) for nll, each in zip(as_is.nll, steps, strict=True)]
+    return dataclasses.replace(found, passes=[as_is, dataclasses.replace(s1, nll=lower), found.passes[2]])
+
+
+def test_what_a_run_does_not_show_is_a_line_each_and_exit_code_1(tmp_path, ran):
+    result = moved()
+    result.save(tmp_path / "run")
+    asked = [("s1", LONGEST), ("s1", 16), ("s1", TRAINED), ("s2", 16)]  # at 16 tokens nothing is a verdict
+    level = familywise(len(result.verdicts) + 2)
+    bounds = {}
+    for label, length in asked:
+        ours, theirs = (result.totals(name, length) for name in (label, AS_IS))
+        bounds[label, length] = average(*ours.minus(theirs), level).high
+    gains = {length: -bounds["s1", length] - 1e-6 for length in (LONGEST, 16)}
+    keeps = [f"s1 gain>={gains[LONGEST]:.9f} at {LONGEST}", f"s1 gain >= {gains[16]:.9f} at 16", "s1 cost<=0 at 8"]
+    keeps.append(f"s2 cost <= {bounds['s2', 16] + 1e-6:.9f} at 16")
+    given = [word for each in keeps for word in ("--require", each)]
+    out, _ = ran("report", tmp_path / "run", "-o", tmp_path / "page.html", *given)
+    assert "not shown" not in out and "\n".join(result.sentences()) in out and bounds["s1", TRAINED] == 0
+    tighter = [f"s1 gain>={-bounds['s1', LONGEST] + 0.05:.6f} at {LONGEST}", "s1 cost<=-0.01 at 8"]
+    given = ["--require", keeps[0], *(word for each in tighter for word in ("--require", each))]
+    out, err = ran("report", tmp_path / "run", "-o", tmp_path / "page.html", *given, code=1)
+    lines = [line for line in out.splitlines() if line.startswith("not shown: ")]
+    assert [line.split(": it ")[0] for line in lines] == [f"not shown: {each}" for each in tighter]
+    assert f", in 12 of 12, at {LONGEST} tokens" in lines[0] and "it makes no difference larger than 0.01" in lines[1]
+    assert err.endswith("error: 2 of 3 requirements are not shown\n")
+    assert Result.load(tmp_path / "run").unmet([keeps[0], *tighter]) == lines
+
+
+def test_nothing_is_shown_by_nine_documents_or_by_a_run_that_stopped():
+    wanted = [f"s1 gain>=0.01 at {LONGEST}"]
+    few, result = moved(9), moved()
+    assert few.unmet(wanted)[0].endswith("a verdict needs 10 documents, and there are 9") and not result.unmet(wanted)
+    result.unfinished = "This run is not whole."
+    assert result.unmet(wanted) == [f"not shown: {wanted[0]}: This run is not whole."]
+
+
+REFUSED = {
+    "yarn:factor=8 cost<0.05 at 4k": "cannot be read; write it like 'yarn:factor=8 cost<=0.05 at 4k'",
+    "s1 gain<=0.5 at 32": "cannot be read; write it like",
+    "s1 cost<=much at 32": "cannot be read; write it like",
+    "s1 cost<=0.1": "cannot be read; write it like",
+    "s1 cost<=0.1 at 4q": "'4q' is not a length",
+    "s9 cost<=0.1 at 32": "no schedule 's9' was measured; choose from as-is, s1, s2",
+    "s1 cost<=0.1 at 64": "s1 was not measured at 64 tokens; choose from [8, 16, 32]",
+    "": "cannot be read",
+}
+
+
+@pytest.mark.parametrize(("text", "why"), REFUSED.items(), ids=REFUSED)
+def test_a_requirement_that_cannot_be_read_or_was_not_measured_is_exit_code_2(tmp_path, ran, text, why):
+    moved().save(tmp_path / "run")
+    _, err = ran("report", tmp_path / "run", "-o", tmp_path / "page.html", "--require", text, code=2)
+    assert err.count("\n") == 1 and why in err and not (tmp_path / "page.html").exists()

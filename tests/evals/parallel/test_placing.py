@@ -105,7 +105,7 @@ def test_a_model_shared_by_two_processes_gives_the_numbers_of_one(kind, texts, t
     alone, shared = [json.loads((tmp_path / n / "results.json").read_text()) for n in "12"]
     assert alone["model"] == shared["model"]
     assert_agree(tmp_path / "1", tmp_path / "2")
-    assert [path.name for path in (tmp_path / "2").glob("resume/*.sqlite")] == ["0.sqlite"]
+    assert [path.name for path in (tmp_path / "2").glob("resume/*.records")] == ["0.records"]
     whole = (tmp_path / "2" / "results.json").read_bytes()
     again = launch(2, *words, tmp_path / "2", "--tp")
     assert "batches are done already; nothing is run" in again.stderr

@@ -9,7 +9,6 @@ from tiny import VOCABULARY, llama, naive_nll
 import ropescale
 from ropescale.evals.searching import learner
 from ropescale.evals.searching.learner import Learner, LiveTables, gradient
-from ropescale.evals.searching.options import SearchOptions
 from ropescale.evals.searching.search_space import space_of
 from ropescale.evals.searching.windows import WeightedWindow
 from ropescale.models import patching
@@ -23,7 +22,7 @@ WINDOW = WeightedWindow(IDS, torch.tensor([2 / 158] * 63 + [1 / 158] * 32, dtype
 
 def prepared(model, layers="full"):
     plan = make_plan(patching.configuration_before(model), Request("yarn", target_length=256, layers=layers))
-    return LiveTables(model, plan), space_of(plan, 256, SearchOptions())
+    return LiveTables(model, plan), space_of(plan, 256)
 
 
 def loss(model, space, point, weights):
@@ -81,36 +80,3 @@ def test_recomputing_the_blocks_changes_no_bit(monkeypatch, one_thread):
         with live.patched():
             found.append(gradient(Learner(model), live, space, space.start, WINDOW))
     assert torch.equal(found[0][0], found[1][0]) and found[0][1] == found[1][1]
-
-
-def test_mlps_in_pieces_give_the_same_gradient(monkeypatch, one_thread):
-    monkeypatch.setattr(learner, "MOST_KEPT", 0)
-    monkeypatch.setattr(learner, "PIECE", 40)
-    found = []
-    for in_pieces in (False, True):
-        model = llama().double()
-        live, space = prepared(model)
-        mine = Learner(model)
-        with live.patched():
-            with torch.inference_mode():
-                mine.check(IDS)
-            assert mine.in_pieces
-            mine.in_pieces = in_pieces
-            found.append(gradient(mine, live, space, space.start, WINDOW))
-    assert found[0][1] == pytest.approx(found[1][1], rel=1e-9)
-    assert torch.allclose(found[0][0], found[1][0], atol=1e-6)
-
-
-def test_parts_that_mix_positions_are_not_cut(one_thread):
-    model = llama()
-    whole = type(model.model.layers[0].mlp).forward
-
-    class Mixing(type(model.model.layers[0].mlp)):
-        def forward(self, x):
-            return whole(self, x + x.cumsum(1))
-
-    model.model.layers[1].mlp.__class__ = Mixing
-    mine = Learner(model)
-    with torch.inference_mode():
-        mine.check(IDS)
-    assert not mine.in_pieces

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sqlite3
 from collections.abc import Callable
-from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
+
+from ropescale.evals.store import _headers
 
 FILE = "losses.safetensors"
 
@@ -39,9 +39,9 @@ def rewrite(folder: Path, change: Callable[[dict[str, np.ndarray], dict[str, Any
 def records_in(folder: Path) -> int:
     """How many finished records the run in a folder has committed."""
     found = 0
-    for path in folder.glob("resume/*.sqlite"):
-        with suppress(sqlite3.Error), closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as file:
-            found += file.execute("SELECT count(*) FROM records").fetchone()[0]
+    for path in folder.glob("resume/*.records"):
+        with path.open("rb") as file:
+            found += len({(key, number) for key, number, *_ in _headers(file)})
     return found
 
 

@@ -20,7 +20,7 @@ def calls(model: PreTrainedModel, server: Server) -> None:
     recommend(model, ["text"], "32k", tolerance="0.1")
     recommend(model, ["text"], "32k", search_tokens="5k")
     search(model, ["text"], "32k", budget=5)
-    search(model, ["text"], "32k", within="2")
+    search(model, ["text"], "32k", seed="2")
     search(model, ["text"], "32k", seed=1.5)
     keys(model, ["text"], windows=4096)
     keys(model, ["text"], alpha="2")

@@ -18,7 +18,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from ropescale.evals.searching.learner import Learner, LiveTables, gradient
-from ropescale.evals.searching.options import SearchOptions, plan_of_start
+from ropescale.evals.searching.options import plan_of_start
 from ropescale.evals.searching.search_space import space_of
 from ropescale.evals.searching.windows import WeightedWindow
 from ropescale.models.rotary_modules import evaluating
@@ -59,9 +59,9 @@ def peak(what: Callable[[], object]) -> float:
 
 def measure(model: LlamaForCausalLM, length: int, plain: bool = True) -> tuple[float, float, float]:
     """The peaks of the scorer's forward, of transformers' own, and of a step."""
-    options, target = SearchOptions(), max(length, 4096)
-    plan = plan_of_start(model.config.to_dict(), target, options.patching)
-    live, space, learner = LiveTables(model, plan), space_of(plan, target, options), Learner(model)
+    target = max(length, 4096)
+    plan = plan_of_start(model.config.to_dict(), target, {})
+    live, space, learner = LiveTables(model, plan), space_of(plan, target), Learner(model)
     ids = torch.randint(1000, (length,), generator=torch.Generator().manual_seed(0))
     window = WeightedWindow(ids, torch.full((length - 1,), 1 / (length - 1), dtype=torch.float64))
 

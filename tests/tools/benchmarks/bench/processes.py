@@ -50,4 +50,4 @@ def measure(seconds: float) -> list[sides.Row]:
 
 def _seconds(folder: Path) -> float:
     """Returns how long a run measured: from opening its store to the last batch in it."""
-    return max(file.stat().st_mtime for file in folder.glob("*.sqlite")) - (folder / "lock").stat().st_mtime
+    return max(file.stat().st_mtime for file in folder.glob("*.records")) - (folder / "lock").stat().st_mtime

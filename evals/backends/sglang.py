@@ -1,0 +1,53 @@
+"""SGLang, which returns the log-probabilities of a prompt. Written from its source code, and not run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from pydantic import AliasPath, BaseModel, FailFast, Field
+
+from .client import parsed
+from .engines import Asked, Body, Generating, Position, PromptScoring, TokenId
+
+_Logprob = tuple[float | None, int, object]
+"""A log-probability, the token's id and its text."""
+
+
+class _Generation(BaseModel):
+    """The log-probabilities of a prompt, the most likely tokens of its positions, and the generated ids."""
+
+    prompt: Annotated[
+        list[_Logprob], FailFast(), Field(validation_alias=AliasPath("meta_info", "input_token_logprobs"))
+    ] = []
+    tops: Annotated[
+        list[list[_Logprob] | None] | None, Field(validation_alias=AliasPath("meta_info", "input_top_logprobs"))
+    ] = None
+    output_ids: Annotated[list[TokenId] | None, FailFast()] = None
+
+
+class SGLang(PromptScoring):
+    """SGLang's ``/generate`` with ``return_logprob`` from the first position."""
+
+    name, path, version_path = "SGLang", "/generate", "/get_server_info"
+    limit_option = "--context-length, one more than the window"
+    reserved = 1  # for the generated token
+
+    def body(self, asked: Asked) -> Body:
+        sampling = {"max_new_tokens": 1, "temperature": 0}
+        if isinstance(asked, Generating):
+            sampling |= {"max_new_tokens": asked.count, "repetition_penalty": 1.0}
+            return {"input_ids": list(asked.ids), "sampling_params": sampling}
+        body: Body = {"input_ids": list(asked.ids), "sampling_params": sampling, "return_logprob": True}
+        return {**body, "logprob_start_len": 0, "top_logprobs_num": int(asked.ranked)}
+
+    def parts(self, content: bytes, ids: Sequence[int]) -> tuple[Sequence[Position], list[int] | None]:
+        answer = parsed(_Generation, content, self.url)
+        positions: list[Position] = [{id: {"logprob": value}} for value, id, _ in answer.prompt]
+        for position, tops in zip(positions, answer.tops or [], strict=False):
+            for id, token in (position or {}).items():
+                token["rank"] = (1 if tops[0][1] == id else 2) if tops else None
+        return positions[1:], answer.output_ids
+
+
+ENGINE = SGLang
