@@ -34,7 +34,8 @@ def command(runs: tuple[str, ...], out: str, title: str | None, require: tuple[s
     A requirement is shown if the whole interval of a verdict keeps it, so it takes ten documents or more.
     """
     from ..errors import VerificationError
-    from ..evals.reporting.page import check_ours, load, page, unpaired, write
+    from ..evals.reporting.page import check_ours, page, write
+    from ..evals.reporting.runs import load, unpaired
     from ..evals.reporting.summary import not_shown, summary
     from ..files import writable_file
 

@@ -61,14 +61,7 @@ class Verdicts(Metric[Stored, VerdictRow]):
 
     def reduce(self, stored: Stored) -> list[VerdictRow]:
         """Returns a row for every comparison whose tokens any document has."""
-        found = {place: change for place, change in _differences(stored).items() if any(change.counts)}
-        comparisons = stored.groups * len(found)
-        rows = []
-        for place, change in found.items():
-            each = stored.average(*change, familywise(comparisons))
-            figures = (each.mean, each.low, each.high, each.per_token, each.agreeing, each.documents)
-            rows.append(VerdictRow(*place, *figures, comparisons))
-        return rows
+        return rows_of(stored, _differences(stored), stored.groups)
 
     def to_markdown(self, stored: Stored) -> list[str]:
         """Returns the table of the comparisons with the best schedule, the baseline or truncation.
@@ -106,8 +99,28 @@ class Verdicts(Metric[Stored, VerdictRow]):
 METRIC = Verdicts()
 
 
-def _differences(stored: Stored) -> dict[tuple[str, str, int, str], Totals]:
-    """Returns the differences of all comparisons, by schedule, what it is compared with, length and tokens."""
+Differences = dict[tuple[str, str, int, str], Totals]
+"""Differences of losses by schedule, what it is compared with, length and tokens."""
+
+
+def rows_of(stored: Stored, differences: Differences, groups: int = 1) -> list[VerdictRow]:
+    """Returns a row for every difference whose tokens any document has, with intervals that hold together.
+
+    Args:
+        groups: the number of tables that show as many differences.
+    """
+    found = {place: change for place, change in differences.items() if any(change.counts)}
+    comparisons = groups * len(found)
+    rows = []
+    for place, change in found.items():
+        each = stored.average(*change, familywise(comparisons))
+        figures = (each.mean, each.low, each.high, each.per_token, each.agreeing, each.documents)
+        rows.append(VerdictRow(*place, *figures, comparisons))
+    return rows
+
+
+def _differences(stored: Stored) -> Differences:
+    """Returns the differences of all comparisons."""
     longest, short = stored.lengths[-1], short_length(stored.lengths, stored.trained_length)
     labels = [label for label in stored.schedules if (label, longest) in stored.read_from]
     pairs = [(two, one, longest) for one, two in combinations(labels, 2)]

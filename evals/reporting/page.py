@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import date
 from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from ...errors import CheckpointError, DataError, RopescaleError
-from ...files import local_path, sha256, write_checked
+from ...errors import CheckpointError, RopescaleError
+from ...files import sha256, write_checked
 from ...output.formatting import finite, visible_lines
 from ...output.wrapping import to_html
 from .. import checking
@@ -21,78 +21,12 @@ from ..metrics import METRICS, by_position
 from ..metrics.drawing import LINES
 from ..metrics.paired import difference
 from ..recommending.results import ANSWER, FINALISTS, cells
-from ..results.folder import LOSSES, RESULTS, Results, read_results, refusing_damage
+from ..results.folder import RESULTS, refusing_damage
 from ..results.result import Result
 from ..retrieving.results import ACCURACY, CHANCE, EFFECTIVE
 from ..searching.results import FINDING
-
-# --- Reading runs
-
-
-@dataclass(frozen=True)
-class StoredRun:
-    """A folder that ``ropescale eval -o``, ``retrieval -o``, ``recommend -o`` or ``search -o`` wrote.
-
-    Attributes:
-        folder: the path of the folder.
-        name: the run's name on the page: the folder's name, after the names of as many parents as distinguish the runs.
-        results: the content of ``results.json``.
-        result: the measurement of perplexity, which a search on a text also has; None for all other kinds of runs.
-    """
-
-    folder: Path
-    name: str
-    results: Results
-    result: Result | None
-
-    @property
-    def kind(self) -> str:
-        """The kind of run."""
-        return self.results.get("kind", Result.kind)
-
-    @property
-    def sentences(self) -> list[str]:
-        """The conclusions, after a sentence that the run is not whole if it stopped."""
-        return [*filter(None, [self.results.get("unfinished")]), *self.results.get("sentences", ())]
-
-
-def load(folders: Sequence[str | Path]) -> list[StoredRun]:
-    """Reads the runs in these folders, in order.
-
-    Raises:
-        DataError: a folder does not contain a run, or is given twice.
-    """
-    paths = [local_path(folder) for folder in folders]
-    try:
-        real = [path.resolve() for path in paths]
-    except (OSError, RuntimeError) as error:  # links in a circle
-        raise DataError(f"the runs cannot be read ({error}); give folders that ropescale wrote with -o") from None
-    twice = [path for number, path in enumerate(paths) if real[number] in real[:number]]
-    if twice:
-        raise DataError(f"{twice[0]} is given twice; give each run once")
-    depth = 1  # the number of path components in a name, as many as make the names distinct
-    while len({path.parts[-depth:] for path in real}) < len(real):
-        depth += 1
-    runs = []
-    for path, whole in zip(paths, real, strict=True):
-        results = read_results(path)
-        result = Result.of(path, results) if LOSSES in results["files"] else None
-        runs.append(StoredRun(path, "/".join(whole.parts[-depth:]), results, result))
-    return runs
-
-
-def unpaired(runs: Sequence[StoredRun]) -> list[str]:
-    """Returns a sentence for each pair of runs that scored the same text with different tokens."""
-    measured = [(run.name, run.result) for run in runs if run.result]
-    return [
-        f"{name} and {other} scored the same text with different tokens, so they are not compared token by token; "
-        "compare their bits per byte"
-        for (name, one), (other, two) in itertools.combinations(measured, 2)
-        if one.same_text(two) and not one.same_tokens(two)
-    ]
-
-
-# --- The page
+from .runs import StoredRun
+from .summary import compared
 
 _MARKERS = {
     "circle": "M6.5,5a3.5,3.5 0 1,0 7,0a3.5,3.5 0 1,0 -7,0Z",
@@ -149,6 +83,7 @@ def page(runs: Sequence[StoredRun], title: str | None = None) -> str:
     return environment.get_template("page.html").render(
         title=title,
         data=data,
+        compared=to_html("\n\n".join(compared(runs))),
         markers=_MARKERS,
         few=FEW,
         tall=len(data["series"]) > TALL,

@@ -1,4 +1,4 @@
-"""What ``ropescale report`` prints: the sentences of each run, and the requirements that a run does not show."""
+"""What ``ropescale report`` prints: the comparison of models, each run's sentences, and what a run does not show."""
 
 from __future__ import annotations
 
@@ -6,12 +6,42 @@ from collections.abc import Sequence
 
 from ...errors import DataError
 from ...output.formatting import escaped
-from .page import StoredRun
+from ..metrics import two_models
+from ..metrics.cells import digits, table
+from ..results.result import Result
+from .runs import StoredRun
 
 
 def summary(runs: Sequence[StoredRun]) -> str:
-    """Returns the conclusions of each run, as Markdown."""
-    return "\n\n".join(filter(None, (_named(run, "\n".join(run.sentences), len(runs) > 1) for run in runs)))
+    """Returns the comparison of the runs' models, and the conclusions of each run, as Markdown."""
+    parts = [_named(run, "\n".join(run.sentences), len(runs) > 1) for run in runs]
+    return "\n\n".join(filter(None, [*compared(runs), *parts]))
+
+
+def compared(runs: Sequence[StoredRun]) -> list[str]:
+    """Returns the second model minus the first, or with more runs on a text, the table of models by length."""
+    measured = [(run.name, run.result) for run in runs if run.result]
+    alike = [(name, result) for name, result in measured if result.same_text(measured[0][1])]
+    if len(alike) < 2:
+        return []
+    (first, before), (second, after), *others = alike
+    same = all(result.same_tokens(before) for _, result in alike)
+    if same and not others and _model(before) != _model(after):
+        return two_models.to_markdown(after, before, (escaped(second), escaped(first)))
+    corner = "perplexity" if same else "bits per byte"
+    cells, labels = {}, {}
+    for name, result in alike:
+        for row in result.rows:
+            label = f"{name}: {result.named(row.schedule)}"
+            value = row.ppl if same else row.bits_per_byte
+            cells[label, row.length] = "-" if value is None else digits(value, 4)
+            labels[label] = None
+    lengths = sorted({length for _, length in cells})
+    return [table(lengths, corner, cells, labels)]
+
+
+def _model(result: Result) -> tuple[str, str]:
+    return result.model["weights"], result.model["dtype"]
 
 
 def not_shown(runs: Sequence[StoredRun], requirements: Sequence[str]) -> list[str]:

@@ -25,6 +25,7 @@ from ..metrics.paired import PairedRow
 from ..metrics.perplexity import PerplexityRow
 from ..metrics.requirements import unmet
 from ..metrics.stored import Stored, parts_of
+from ..metrics.two_models import between
 from ..metrics.verdicts import VerdictRow, too_few, worse_than_a_guess
 from ..statistics import intervals
 from ..statistics.intervals import DOCUMENTS, LEAST_DOCUMENTS, PERCENT
@@ -153,6 +154,17 @@ class Result(Stored, Saved):
     def sentences(self) -> list[str]:
         """Returns sentences on the best schedule at the longest length, its cost, and truncation."""
         return answer(self)
+
+    def minus(self, before: Result) -> list[VerdictRow]:
+        """Returns this model's loss minus that of another on the same tokens, at each length that both measured.
+
+        A schedule is compared with that of the same name, and with those of the same tables: a fine-tuned model that is
+        patched, as it is, with the original under its schedule. The intervals hold together, as those of verdicts.
+
+        Raises:
+            DataError: the two did not score the same tokens.
+        """
+        return between(self, before)
 
     def unmet(self, requirements: Iterable[str]) -> list[str]:
         """Returns a line for every requirement that is not shown, such as ``"yarn:factor=8 gain>=0.5 at 32k"``.

@@ -8,7 +8,8 @@ from tiny import VOCABULARY, documents, llama, naive_nll, uniform_llama
 from ropescale.evals import Recommendation, Result, perplexity, recommend, search
 from ropescale.evals.metrics.verdicts import guessing as said
 from ropescale.evals.metrics.verdicts import worse_than_a_guess
-from ropescale.evals.reporting.page import load, page_data
+from ropescale.evals.reporting.page import page_data
+from ropescale.evals.reporting.runs import load
 
 LENGTHS = [32, 64, 128]
 CONCLUSIONS = ("pays off", "pay off", "Lowest loss")

@@ -10,7 +10,8 @@ from tiny import documents, llama
 from ropescale.evals import Result, metrics, perplexity
 from ropescale.evals.metrics.base import Metric
 from ropescale.evals.metrics.stored import Stored
-from ropescale.evals.reporting.page import load, page_data
+from ropescale.evals.reporting.page import page_data
+from ropescale.evals.reporting.runs import load
 
 LENGTHS = [16, 32]
 

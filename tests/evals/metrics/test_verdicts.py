@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from tiny import from_ids
 
+from ropescale.errors import DataError
 from ropescale.evals import Result
 from ropescale.evals.facts import AS_IS, Pass, Truncation
 from ropescale.evals.statistics.intervals import average, familywise
@@ -343,3 +344,55 @@ def test_a_requirement_that_cannot_be_read_or_was_not_measured_is_exit_code_2(tm
     moved().save(tmp_path / "run")
     _, err = ran("report", tmp_path / "run", "-o", tmp_path / "page.html", "--require", text, code=2)
     assert err.count("\n") == 1 and why in err and not (tmp_path / "page.html").exists()
+
+
+def tuned(before, documents):
+    """The same model under s1's tables, as it is, after a training that changed each document's losses by what is
+    returned beside it: up to 8 tokens, and beyond."""
+    steps = np.linspace(0.8, 1.2, documents)[:, None] * np.where(np.arange(LONGEST - 1) < TRAINED - 1, 0.2, -0.4)
+    s1 = before.passes[1]
+    nll = [(each + step).astype(np.float32) for each, step in zip(s1.nll, steps, strict=True)]
+    model = {**before.model, "weights": "1" * 64}
+    passes = [dataclasses.replace(s1, schedule=AS_IS, nll=nll)]
+    return dataclasses.replace(before, model=model, passes=passes), steps
+
+
+@pytest.mark.parametrize("documents", [9, 12])
+def test_the_report_of_two_models_opens_with_one_minus_the_other_at_each_length(tmp_path, ran, documents):
+    before = moved(documents)
+    after, steps = tuned(before, documents)
+    before.save(tmp_path / "before")
+    after.save(tmp_path / "after")
+    shown = ran("report", tmp_path / "before", tmp_path / "after", "-o", tmp_path / "page.html")[0]
+    rows = {(row.against, row.length): row for row in after.minus(before)}
+    assert list(rows) == [(name, n) for name in (AS_IS, "s1") for n in (TRAINED, 16, LONGEST)]
+    table = next(part for part in shown.split("\n\n") if part.startswith("| after"))
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
+    assert lines[0] == ["after", "before", "8", "16", "32"] and lines[3][:2] == [AS_IS, "s1"]
+    for cell, length in zip(lines[3][2:], (TRAINED, 16, LONGEST), strict=True):
+        means = steps[:, : length - 1].mean(1)
+        wanted = average(list(means), [1] * documents, familywise(6))  # two schedules at three lengths
+        row = rows["s1", length]
+        assert row.mean == pytest.approx(wanted.mean, abs=1e-6) and cell.startswith(f"{row.mean:+.4f} ")
+        if documents >= 10:
+            assert (row.low, row.high) == pytest.approx((wanted.low, wanted.high), abs=1e-5)
+    said = [line for line in shown.splitlines() if line.startswith("Against before (s1), after (as-is) gains 0.")]
+    why = " (a verdict needs 10 documents, and there are 9)." if documents < 10 else f" at {TRAINED} tokens."
+    assert shown.startswith("Against before (as-is), after (as-is) gains ") and said[0].endswith(why)
+    assert f"nats, in {documents} of {documents}, at 32 tokens; it costs 0.2" in said[0]
+    assert said[0] in (tmp_path / "page.html").read_text()
+
+
+def test_more_models_are_a_table_by_length_and_another_text_is_only_named(tmp_path, ran):
+    before = moved()
+    runs = {"a": before, "b": tuned(before, 12)[0], "c": tuned(before, 12)[0], "d": moved(11)}
+    for name, result in runs.items():
+        result.save(tmp_path / name)
+    out, err = ran("report", *(tmp_path / name for name in runs), "-o", tmp_path / "page.html")
+    found = cells(out, "perplexity")
+    assert {label for label, _ in found} == {"a: as-is", "a: s1", "a: s2", "b: as-is", "c: as-is"}
+    for row in runs["b"].rows:
+        assert float(found["b: as-is", str(row.length)]) == pytest.approx(row.ppl, rel=1e-3)
+    assert "note: d scored other texts or windows than a, so they are not compared\n" in err
+    with pytest.raises(DataError, match="did not score the same tokens; measure both"):
+        before.minus(runs["d"])

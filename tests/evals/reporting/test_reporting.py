@@ -22,7 +22,8 @@ from ropescale.errors import DataError
 from ropescale.evals import Result, perplexity, retrieval
 from ropescale.evals.data.key_tokens import KeySpans
 from ropescale.evals.metrics.cells import around
-from ropescale.evals.reporting.page import load, page, page_data, unpaired
+from ropescale.evals.reporting.page import page, page_data
+from ropescale.evals.reporting.runs import load, unpaired
 
 LENGTHS = [16, 64, 128]
 SCHEDULES = ["linear:factor=4", "yarn:factor=4"]

@@ -11,7 +11,8 @@ from tiny import byte_tokenizer, documents, llama, naive_nll
 
 from ropescale.errors import DataError
 from ropescale.evals import Result, perplexity
-from ropescale.evals.reporting.page import load, page_data
+from ropescale.evals.reporting.page import page_data
+from ropescale.evals.reporting.runs import load
 
 BOOKS, CODE = documents(3, 40), documents(2, 44, seed=9)
 

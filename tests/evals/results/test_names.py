@@ -7,7 +7,8 @@ from configurations import write_files
 from tiny import documents, llama
 
 from ropescale.evals import Result, perplexity
-from ropescale.evals.reporting.page import load, page_data
+from ropescale.evals.reporting.page import page_data
+from ropescale.evals.reporting.runs import load
 
 FIELDS = {"name": "yarn", "factor": 2, "beta_fast": 15.264612345678, "beta_slow": 0.586612345678, "truncate": False}
 

@@ -22,7 +22,8 @@ from ropescale.evals import Server, perplexity
 from ropescale.evals.backends import client
 from ropescale.evals.backends.engines import Scoring
 from ropescale.evals.progress import Notes
-from ropescale.evals.reporting.page import load, page_data
+from ropescale.evals.reporting.page import page_data
+from ropescale.evals.reporting.runs import load
 
 LENGTHS = "16,64,128"
 BUDGET = ["--budget-tokens", "2048"]

@@ -14,7 +14,8 @@ from transformers import GPT2Config, GPT2LMHeadModel, TrainerCallback
 
 import ropescale
 from ropescale.errors import ConfigError, DataError, RopescaleError, VerificationError
-from ropescale.evals.reporting.page import load, page
+from ropescale.evals.reporting.page import page
+from ropescale.evals.reporting.runs import load
 from ropescale.evals.training.measuring import refuse_unmeasurable
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -1,0 +1,81 @@
+"""Reads the folders of runs."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...errors import DataError
+from ...files import local_path
+from ...output.formatting import listed
+from ..results.folder import LOSSES, Results, read_results
+from ..results.result import Result
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """A folder that ``ropescale eval -o``, ``retrieval -o``, ``recommend -o`` or ``search -o`` wrote.
+
+    Attributes:
+        folder: the path of the folder.
+        name: the run's name on the page: the folder's name, after the names of as many parents as distinguish the runs.
+        results: the content of ``results.json``.
+        result: the measurement of perplexity, which a search on a text also has; None for all other kinds of runs.
+    """
+
+    folder: Path
+    name: str
+    results: Results
+    result: Result | None
+
+    @property
+    def kind(self) -> str:
+        """The kind of run."""
+        return self.results.get("kind", Result.kind)
+
+    @property
+    def sentences(self) -> list[str]:
+        """The conclusions, after a sentence that the run is not whole if it stopped."""
+        return [*filter(None, [self.results.get("unfinished")]), *self.results.get("sentences", ())]
+
+
+def load(folders: Sequence[str | Path]) -> list[StoredRun]:
+    """Reads the runs in these folders, in order.
+
+    Raises:
+        DataError: a folder does not contain a run, or is given twice.
+    """
+    paths = [local_path(folder) for folder in folders]
+    try:
+        real = [path.resolve() for path in paths]
+    except (OSError, RuntimeError) as error:  # links in a circle
+        raise DataError(f"the runs cannot be read ({error}); give folders that ropescale wrote with -o") from None
+    twice = [path for number, path in enumerate(paths) if real[number] in real[:number]]
+    if twice:
+        raise DataError(f"{twice[0]} is given twice; give each run once")
+    depth = 1  # the number of path components in a name, as many as make the names distinct
+    while len({path.parts[-depth:] for path in real}) < len(real):
+        depth += 1
+    runs = []
+    for path, whole in zip(paths, real, strict=True):
+        results = read_results(path)
+        result = Result.of(path, results) if LOSSES in results["files"] else None
+        runs.append(StoredRun(path, "/".join(whole.parts[-depth:]), results, result))
+    return runs
+
+
+def unpaired(runs: Sequence[StoredRun]) -> list[str]:
+    """Returns sentences on the runs that did not score the same tokens."""
+    measured = [(run.name, run.result) for run in runs if run.result]
+    others = [name for name, result in measured if not result.same_text(measured[0][1])]
+    notes = [
+        f"{name} and {other} scored the same text with different tokens, so they are not compared token by token; "
+        "compare their bits per byte"
+        for (name, one), (other, two) in itertools.combinations(measured, 2)
+        if one.same_text(two) and not one.same_tokens(two)
+    ]
+    if others:
+        notes.append(f"{listed(others)} scored other texts or windows than {measured[0][0]}, so they are not compared")
+    return notes
