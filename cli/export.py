@@ -1,7 +1,9 @@
-"""``ropescale export MODEL --for ENGINE``: commands to serve a model, and the values that the engine computes."""
+"""``ropescale export MODEL``: commands to serve a model, and the values that an engine computes, or all engines."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import astuple
 from typing import TYPE_CHECKING, Any
 
 from ..configs.class_defaults import ALL_LAYERS
@@ -25,7 +27,11 @@ if TYPE_CHECKING:
     from ..exporting import Export
 
 _SECTIONS: Sections = {
-    "The engine": [option("--for engine", None, "The engine that serves MODEL.", OneOf(list(ENGINES)), required=True)],
+    "The engine": [
+        option(
+            "--for engines", None, "The engine; repeatable (default: a line for each).", OneOf(ENGINES), multiple=True
+        )
+    ],
     **request_sections(option("--schedule", "SPEC", SCHEDULE)),
     "The model": ["revision"],
     "The result": [
@@ -36,34 +42,48 @@ _SECTIONS: Sections = {
 
 
 @sectioned_command("export", _SECTIONS, model_argument())
-def command(model: str, engine: str, command_only: bool, as_json: bool, **options: Any) -> None:
+def command(model: str, engines: tuple[str, ...], command_only: bool, as_json: bool, **options: Any) -> None:
     """Show how to serve MODEL (a folder or a Hub id) in an engine, and the values that the engine computes.
 
-    Prints whether the engine computes the schedule as requested, a table of the fields that differ (recomputed with the
-    engine's own number, dropped or unsupported), and the command to paste. The numbers come from
+    Without --for, or with several, prints a line per engine: whether it loads the model and computes the same; else the
+    largest relative difference of a frequency, and the factors on cos and sin and on the softmax scale, divided by the
+    requested ones; the ground of the claim; the options that matter. Exits with 1 if one of the engines is not known to
+    compute the same.
+
+    With one --for, prints whether the engine computes the schedule as requested, a table of the fields that differ
+    (recomputed with the engine's own number, dropped or unsupported), and the command to paste. The numbers come from
     a test that serves such a model in that version and compares log-probabilities with transformers, from a test that
     runs the engine's own code, or from the engine's source. Nothing is loaded or written.
 
     Without --schedule, MODEL is served with its own schedule, from `ropescale patch` or its vendor. With --schedule,
     its weights are served with that schedule; no patched folder is needed.
 
-    Exits with 1 if the engine cannot compute the schedule (the last line gives an alternative), or if that is not known
-    (the command is printed all the same).
+    With one --for, exits with 1 if the engine cannot compute the schedule (the last line gives an alternative), or if
+    that is not known (the command is printed all the same).
 
     \b
     Examples:
+      ropescale export qwen3-128k
       ropescale export qwen3-128k --for vllm
       ropescale export Qwen/Qwen3-8B --for sglang --schedule yarn --target-length 128k
       ropescale export ./llama --for llama.cpp --schedule yarn:factor=8
       ropescale export ./llama --for mlx-lm --schedule llama3:factor=8
       ropescale export qwen3-128k --for vllm --command-only | sh
     """
-    from ..errors import DataError
-    from ..exporting import export
+    from ..errors import DataError, RunError
+    from ..exporting import exports
 
     if command_only and as_json:
         raise DataError("command_only and as_json are mutually exclusive; leave one out", "command_only", "as_json")
-    done = export(model, engine, options.pop("schedule"), **options)
+    if command_only and len(set(engines)) != 1:
+        raise DataError("command_only needs one engine; name it", "command_only", "engines")
+    done, *others = every = exports(model, engines or ENGINES, options.pop("schedule"), **options)
+    if others:
+        tell(note=done.notes)
+        print_result(as_json, lambda: [each.to_dict() for each in every], lambda: _lines(every))
+        if away := [each.engine for each in every if not each.is_same]:
+            raise RunError(f"not known to compute the same: {', '.join(away)}; `--for` with one of them says more")
+        return
     tell(note=done.notes, warning=done.warnings)
     if command_only and done.commands:
         put("\n".join(each.text for each in done.commands))
@@ -73,6 +93,22 @@ def command(model: str, engine: str, command_only: bool, as_json: bool, **option
         raise done.error
 
 
+def _lines(every: Iterable[Export]) -> str:
+    """Returns a line per engine."""
+    header = ["engine", "loads it", "the same", "frequencies", "cos and sin", "softmax", "ground", "options"]
+    rows, words = [], {True: "yes", False: "no", None: "not known"}
+    for done in every:
+        distances = ["-" if ratio is None else f"{ratio:.4g}" for ratio in astuple(done.distance)]
+        same = words[done.is_same if done.how != "not known" else None]
+        rows.append([_name(done), words[done.loads], same, *distances, done.ground, done.options or "-"])
+    return markdown(header, rows, right=[3, 4, 5])
+
+
+def _name(done: Export) -> str:
+    """Returns the engine and its version."""
+    return f"{done.engine.partition(' ')[0]} {done.version}"
+
+
 def _page(done: Export) -> str:
     """Returns whether the engine computes the schedule, a table of the fields that differ, and the commands."""
     known = {"served": f"served in {done.served_version}", "run": "tests run its code", "source": "its source was read"}
@@ -80,7 +116,7 @@ def _page(done: Export) -> str:
         f"differs in {listed(dict.fromkeys(row.field for row in done.rows))}" if done.rows else "all fields honoured"
     )
     claim = f"{computes}; {known[done.how]}" if done.how in known else "not known what it computes"
-    blocks = [f"{done.engine.partition(' ')[0]} {done.version}: {claim}."]
+    blocks = [f"{_name(done)}: {claim}."]
     if done.rows:
         header, rows = ["field", "computes", "status"], [[row.field, row.computes, row.status] for row in done.rows]
         if any(row.layers != ALL_LAYERS for row in done.rows):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -64,6 +65,18 @@ def export(
     stored, original = _read(folder, request is not None and request.on_top)
     serve = partial(_serving, name, stored, folder, revision)
     return replace(done, advice=tuple(ways_out(engine, serving, request, original.raw, serve)))
+
+
+def exports(
+    model: str | Path,
+    engines: Iterable[str] = ENGINES,
+    schedule: object = None,
+    *,
+    revision: str | None = None,
+    **options: Unpack[RequestOptions],
+) -> list[Export]:
+    """Returns what :func:`export` returns for each engine, by default for all."""
+    return [export(model, engine, schedule, revision=revision, **options) for engine in dict.fromkeys(engines)]
 
 
 def _read(folder: Path, on_top: bool = False) -> tuple[Configuration, Configuration]:

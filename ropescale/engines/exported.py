@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -13,6 +14,10 @@ from ..planning.layers import is_windowed
 from ..request import Request
 from ..schedules import names
 from .base import LOST, Command, Difference, Engine, How, Serving, Status, sentence
+from .distance import Distance, distance, farthest
+
+_OPTION = re.compile(r"ropescale gguf|(?<!\S)-(?:c|-(?!model |model-path|schedule)[a-z-]+)(?: \d+)?|\w*config=\w+")
+"""What sets a schedule or a length in a command, without the values of long options."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,8 @@ class Export:
         notes: remarks on the origin of the schedule's numbers.
         how: the evidence; the weakest, if it differs between layer types.
         served_version: the version with which tests serve whole models, or "".
+        loads: whether the engine loads the checkpoint under the schedule; None if that is not known.
+        distance: how far its numbers are from the requested ones; the largest, if it differs between layer types.
         reason: why there is no command; None if there are commands.
         advice: what to do instead, if there is an :attr:`error`; every way was tried.
     """
@@ -60,6 +67,8 @@ class Export:
     commands: list[Command]
     rows: list[FieldRow]
     warnings: list[str]
+    loads: bool | None
+    distance: Distance
     reason: str | None
     how: How
     served_version: str
@@ -71,6 +80,21 @@ class Export:
         """The error of an engine that cannot compute the schedule, or is not known to; None if it does."""
         problem = self.reason or self.doubt
         return None if problem is None else RunError(problem, advice=self.advice)
+
+    @property
+    def is_same(self) -> bool:
+        """Whether the engine is known to compute the schedule as requested."""
+        return self.error is None and not self.rows
+
+    @property
+    def ground(self) -> str:
+        """The ground of the claim: ``ran``, ``read`` or ``not known``."""
+        return {"served": "ran", "run": "ran", "source": "read"}.get(self.how, self.how)
+
+    @property
+    def options(self) -> str:
+        """The options of the first command that set the schedule or its length; "" if there are none."""
+        return " ".join(_OPTION.findall(self.commands[0].text)) if self.commands else ""
 
     @property
     def refusal(self) -> str | None:
@@ -86,7 +110,8 @@ class Export:
 
     def to_dict(self) -> Mapping[str, object]:
         """Returns the export as a dict for JSON."""
-        return asdict(self) | {"served": self.reason is None, "refusal": self.refusal}
+        claim = {"same": self.is_same, "ground": self.ground, "options": self.options}
+        return asdict(self) | {"served": self.reason is None, "refusal": self.refusal} | claim
 
 
 def exported(engine: Engine, serving: Serving, schedules: Mapping[str, str]) -> Export:
@@ -112,6 +137,8 @@ def exported(engine: Engine, serving: Serving, schedules: Mapping[str, str]) -> 
         because = f": {why}".replace("{s}", "s") if why else ""
         schedule = f"{layers.kind} for {layers.model_type}"
         reason = f"{engine.name} cannot compute this schedule ({schedule}){because}"
+    how = _evidence(engine, spelled, differences)
+    stops = any("stops" in each.computes for each in chain(*differences))
     return Export(
         model=serving.model,
         engine=engine.name,
@@ -127,7 +154,9 @@ def exported(engine: Engine, serving: Serving, schedules: Mapping[str, str]) -> 
         ],
         warnings=[sentence([engine.name], text) for text in dict.fromkeys(warnings)],
         reason=reason,
-        how=_evidence(engine, spelled, differences),
+        how=how,
+        loads=False if stops else how != "not known" or None,
+        distance=farthest(map(distance, serving.layers, differences)),
         served_version=engine.served_version,
     )
 

@@ -277,8 +277,11 @@ def _written(layers: Layers) -> Iterator[Difference]:
     elif found is None:
         yield Difference.unknown(f"its converter was not checked with {layers.kind} for {layers.model_type}")
     elif found:
-        what = "rope_theta" if found == "theta" else f"{layers.kind} scaling"
-        yield Difference.base_rope(f"its converter writes no {what} for {layers.model_type}")
+        what, computes = (
+            (f"{layers.kind} scaling", "base RoPE") if found != "theta" else ("rope_theta", "another theta")
+        )
+        text = f"its converter writes no {what} for {layers.model_type}"
+        yield Difference("frequencies", "dropped", computes, text)
 
 
 def _computed(layers: Layers) -> Iterator[Difference]:

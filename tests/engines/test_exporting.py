@@ -470,6 +470,94 @@ def test_what_cannot_be_served_exits_with_1_and_prints_the_table(tmp_path, ran):
     assert json.loads(ran(*words, "--json", code=1).out)["served"] is False
 
 
+# ---------------------------------------------------------------------------------------------------------
+# All engines at a glance
+
+
+def test_without_an_engine_there_is_a_line_for_each_and_the_exit_code_says_whether_all_are_the_same(tmp_path, ran):
+    folder = write_checkpoint(tmp_path, CONFIGS["qwen2"])
+    truncated, words = "yarn:factor=4,truncate=false", ["export", folder, "--schedule"]
+    out, err = ran(*words, truncated, code=1)
+    _, _, *lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in out.splitlines()]
+    assert [line[0] for line in lines] == [
+        *("vLLM 0.33.0", "SGLang 0.5.23", "llama.cpp in llama-cpp-python 0.3.36", "mlx-lm 0.32.2"),
+        *("transformers 5.23.0", "transformers 4.57.1"),
+    ]
+    flag = "--max-model-len 16384 --hf-overrides"
+    assert lines[0][1:] == ["yes", "yes", "0", "1", "1", "ran", flag]
+    assert lines[2][1:3] == ["yes", "no"] and lines[2][-2:] == ["read", "-c 16384 --override-kv"]
+    assert err == "error: not known to compute the same: llama.cpp; `--for` with one of them says more\n"
+    both = [*words, truncated, "--for", "vllm", "--for", "mlx-lm"]
+    assert [each["engine"] for each in json.loads(ran(*both, "--json").out)] == ["vLLM", "mlx-lm"]
+    for engine, same in {"llama.cpp": False, "vllm": True}.items():  # "differs" is no error if it is asked for alone
+        assert json.loads(ran(*words, truncated, "--for", engine, "--json").out)["same"] is same
+    assert ran(*words, "dynamic-yarn", code=2).out == ""
+    assert "needs one engine; name it (--command-only, --for)" in ran(*both, "--command-only", code=2).err
+
+
+TRANSFORMERS = ("transformers5", "transformers4")
+
+
+def largest(one: torch.Tensor, other: torch.Tensor) -> float:
+    return float((one / other - 1).abs().max())
+
+
+@pytest.mark.parametrize(
+    ("name", "spec", "engine", "computed", "scales"),
+    [
+        ("qwen2", "yarn:factor=4,truncate=false", "llama.cpp", "yarn:factor=4", (1.0, 1.0)),
+        ("qwen2", "yarn:factor=4,truncate=false,beta_fast=16", "llama.cpp", "yarn:factor=4,beta_fast=16", (1.0, 1.0)),
+        ("dbrx", "yarn:factor=4", "vllm", None, (1 / 1.1386294, 1.0)),  # base RoPE; 0.1 ln 4 + 1
+        ("deepseek", "yarn:factor=4,attention_factor=1.5", "vllm", "yarn:factor=4", (1.1386294 / 1.5, 1.0)),
+        ("deepseek", "yarn:factor=4,mscale=1,mscale_all_dim=1", "transformers5", "yarn:factor=4", (1.0, 1.0)),
+        ("minicpm3", "yarn:factor=4,mscale=1,mscale_all_dim=1", "vllm", "yarn:factor=4", (1.0, 1.1386294**-2)),
+    ],
+)
+def test_how_far_an_engine_is_off_is_the_distance_of_transformers_own_tables(
+    name, spec, engine, computed, scales, tmp_path
+):
+    config = CONFIGS.get(name) or dict(Configuration.read({"model_type": name}).raw)
+    wanted, own = (
+        stock_tables(config if each is None else make_plan(config, each).config)["all"][0] for each in (spec, computed)
+    )
+    away = export(write_checkpoint(tmp_path, config), engine, spec).distance
+    assert away.frequencies == pytest.approx(largest(own, wanted), rel=1e-4, abs=1e-6)
+    assert (away.attention_factor, away.softmax_scale) == pytest.approx(scales)
+
+
+def test_a_table_that_should_change_with_the_length_is_furthest_off_at_the_trained_one(tmp_path):
+    """Dynamic NTK's at four times the length, against the base (closed form); llama.cpp's base at the longest."""
+    power = (4 * 4 - (4 - 1)) ** (64 / 62)  # the base of a text of 16,384 tokens, as a multiple of theta
+    slowest = power ** (-62 / 64)
+    for engine, off in (("vllm", 1 - slowest), ("llama.cpp", 1 / slowest - 1)):
+        away = exported("llama", engine, "dynamic:factor=4", tmp_path / engine).distance
+        assert away.frequencies == pytest.approx(off)
+
+
+@pytest.mark.slow
+def test_no_line_contradicts_the_command_for_one_engine(tmp_path, capsys):
+    """Of all types and eight schedules, and of every model as it is: the same claim, code, ground and options."""
+    compared = 0
+    for name, config in of_every_type().items():
+        folder = str(write_checkpoint(tmp_path / name, config))
+        for spec in (None, *SPECS):
+            words = ["export", folder, "--json", *(["--schedule", spec] if spec else [])]
+            code, lines = main(words), capsys.readouterr().out
+            for key, line in zip(ENGINES, json.loads(lines or "[]")):
+                alone = main([*words, "--for", key])
+                assert json.loads(capsys.readouterr().out) == line
+                assert line["same"] is (alone == 0 and not line["rows"])
+                assert not line["same"] or (line["loads"] and line["ground"] in ("ran", "read"))
+                assert line["loads"] is not False or line["refusal"]
+                assert line["options"].partition(" ")[0] in "".join(each["text"] for each in line["commands"])
+                assert bool(line["options"]) is bool(line["commands"]) or key in ("mlx-lm", *TRANSFORMERS)
+                away = [number or 0.0 for number in line["distance"].values()]  # null: not known
+                assert (away == pytest.approx([0.0, 1.0, 1.0])) is line["same"], (name, spec, key)
+                compared += 1
+            assert code == 2 or code == int(not all(line["same"] for line in json.loads(lines))), (name, spec)
+    assert compared > 5000
+
+
 def test_an_adapter_is_to_be_merged_before_it_is_served(tmp_path, refused):
     (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "base"}')
     said = refused("export", tmp_path, "--for", "vllm")

@@ -19,7 +19,6 @@ from ropescale.errors import RopescaleError
 from ropescale.planning.plan import Plan
 
 OUTCOMES = Path(__file__).parents[1] / "helpers" / "model_coverage" / "coverage.json"
-GROUNDS = {"served": "ran", "run": "ran", "source": "read"}
 
 
 def plans() -> Iterator[Plan]:
@@ -44,7 +43,7 @@ def table() -> str:
         found: Counter[str] = Counter()
         for plan in every:
             done = exported(engine, as_it_lies("MODEL", plan.planned, plan.length), {})
-            found["cannot" if done.refusal else GROUNDS.get(done.how, "not known")] += 1
+            found["cannot" if done.refusal else done.ground] += 1
         counts = " | ".join(str(found[kind]) for kind in ("ran", "read", "cannot", "not known"))
         rows.append(f"| {engine.name} {engine.version.rpartition(' ')[2]} | {counts} |")
     head = [f"| {len(every)} model types, yarn | ran here | read | cannot | not known |", "|---|---:|---:|---:|---:|"]
