@@ -8,9 +8,8 @@ from __future__ import annotations
 import os
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import torch
 from torch import nn
 
 from ..errors import CheckpointError
@@ -61,8 +60,7 @@ def save(
     different dtype, are kept.
 
     For a PEFT model, writes the adapter and, in the subfolder ``base``, its base model: the configuration with the
-    schedule, and linked weights. The adapter's configuration names that base, so that stock PEFT loads both. Raises an
-    error if the base's weights were changed in memory.
+    schedule, and linked weights. The adapter's configuration names that base, so that stock PEFT loads both.
 
     Args:
         model: a transformers model that :func:`ropescale.patch` changed, or that was loaded from a patched folder. It
@@ -94,7 +92,7 @@ def save(
     def fill(new: Path) -> dict[str, str]:
         save_pretrained(whole, new, **options)
         if adapted:
-            return write_adapter_base(whole, saved, tokenizer, target, new)
+            return write_adapter_base(saved, tokenizer, target, new)
         _write_all_but_weights(saved, tokenizer, new)
         copy_mode(new, "config.json")
         return {name: "copy" for name in sorted(os.listdir(new)) if is_weight(name)}
@@ -145,7 +143,7 @@ def linkable(saved: SavedSchedule) -> Path:
 
 
 def write_adapter_base(
-    model: Any, saved: SavedSchedule, tokenizer: PreTrainedTokenizerBase | None, target: Path, folder: Path
+    saved: SavedSchedule, tokenizer: PreTrainedTokenizerBase | None, target: Path, folder: Path
 ) -> dict[str, str]:
     """Adds the base model and the schedule's files to a folder that PEFT wrote.
 
@@ -157,11 +155,9 @@ def write_adapter_base(
         The link type of each weight file.
 
     Raises:
-        CheckpointError: the base's weights were changed, or a file cannot be written.
+        CheckpointError: a file cannot be written.
     """
     source, base = linkable(saved), folder / BASE
-    with translated(source, "read"):
-        refuse_changed(model, source, folder)
     if os.path.lexists(base) and (why := why_not_ours(base)):
         raise CheckpointError(why)
     for path in sorted(folder.rglob(ADAPTER)):
@@ -185,74 +181,6 @@ def write_adapter_base(
 
     links = build_folder(base, fill, saved.record, force=True)
     return {f"{BASE}/{name}": how for name, how in links.items()}
-
-
-# ---------------------------------------------------------------------------------------------------------
-# Comparing the base's weights in memory with the files to link
-
-_PLAIN = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
-_WRAPPERS = (".base_layer", ".original_module")
-"""The parts that PEFT adds to the names of tensors that it wraps."""
-
-
-def refuse_changed(model: Any, source: Path, adapter: Path) -> None:
-    """Raises an error if the base's weights were changed in memory. Reads one tensor at a time.
-
-    Compares tensors with equal names. Skips tensors that the adapter's files contain, layers with a merged adapter,
-    quantized models, and model types whose weights transformers converts at loading.
-
-    Args:
-        model: the model with the adapter.
-        source: the folder with the base's weights.
-        adapter: the folder with the adapter's weights.
-
-    Raises:
-        CheckpointError: a weight differs; the message names the tensor.
-    """
-    from safetensors import safe_open
-    from transformers import conversion_mapping
-
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model
-    is_quantized = getattr(base.config, "quantization_config", None) is not None
-    if is_quantized or conversion_mapping.get_checkpoint_conversion_mapping(base.config.model_type) is not None:
-        return
-    saved: set[str] = set()  # such as biases and embeddings
-    for path in adapter.rglob("adapter_model*.safetensors"):
-        with safe_open(path, "pt") as file:
-            saved |= {_plain(name.removeprefix("base_model.model.")) for name in file.keys()}  # noqa: SIM118
-    merged = tuple(f"{name}." for name, module in base.named_modules() if getattr(module, "merged", False) is True)
-    parameters = {
-        _plain(name): parameter.data
-        for name, parameter in base.named_parameters()
-        if not parameter.is_meta and not name.startswith(merged)
-    }
-    whole = source / "model.safetensors"
-    for path in [whole] if whole.exists() else sorted(source.glob("model-*-of-*.safetensors")):
-        with safe_open(path, "pt") as file:
-            for name in (parameters.keys() - saved) & set(file.keys()):
-                if not _is_same(parameters[name], file.get_tensor(name)):
-                    raise CheckpointError(
-                        f"the base's weights differ from the files in {source} that would be linked: {name}; "
-                        "call merge_and_unload and save the full model, or save the changed base, load it, and attach "
-                        "the adapter to it"
-                    )
-
-
-def _plain(name: str) -> str:
-    for wrapper in _WRAPPERS:
-        name = name.replace(wrapper, "")
-    return name
-
-
-def _is_same(here: torch.Tensor, there: torch.Tensor) -> bool:
-    """Whether two tensors are equal, or equal after a cast to fewer bits and back; True for other types."""
-    if type(here) is not torch.Tensor or here.dtype not in _PLAIN or there.dtype not in _PLAIN:
-        return True
-    if here.shape != there.shape:
-        return False
-    there = there.to(here.device)
-    casts = (there.to(dtype).to(here.dtype) for dtype in (here.dtype, torch.bfloat16, torch.float16))
-    return any(torch.allclose(here, cast, rtol=0, atol=0, equal_nan=True) for cast in casts)
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -308,7 +236,7 @@ def complete(model: nn.Module, folder: str | Path, tokenizer: PreTrainedTokenize
     with translated(path):
         (path / RECORD).unlink(missing_ok=True)
         if is_adapted(model):
-            links = write_adapter_base(model, saved, tokenizer, path, path)
+            links = write_adapter_base(saved, tokenizer, path, path)
         else:
             _write_all_but_weights(saved, tokenizer, path)
             _keep_resumable(path)

@@ -11,6 +11,7 @@ compares its logits with those of forward passes without a cache.
 from __future__ import annotations
 
 import inspect
+import time
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -43,11 +44,8 @@ if TYPE_CHECKING:
 AROUND = 4
 """The number of tokens decoded before and after each length."""
 
-PATIENCE = 60.0
-"""The longest estimated time, in seconds, with which the extended length is compared by default."""
-
-LONGEST = 180.0
-"""The longest estimated time, in seconds, for the trained length, which is halved until the estimate is shorter."""
+PATIENCE = 120.0
+"""The longest estimated time, in seconds, with which a length is compared by default."""
 
 MARGIN = 8
 """The largest allowed difference between cached and full passes, in units of the effect of rounding the embeddings."""
@@ -92,8 +90,7 @@ def compare(
     trained: int,
     extended: int,
     lengths: Sequence[int] = (),
-    text: Text | None = None,
-    say: Say | None = None,
+    say: Say = lambda line: None,
 ) -> list[Stretch]:
     """Decodes around each length with the cache, and compares the logits with forward passes without a cache.
 
@@ -103,9 +100,8 @@ def compare(
         model: a causal language model of transformers, with its weights.
         trained, extended: the model's trained length and target length, in tokens.
         lengths: the lengths to compare at. Default: half the trained length, the trained length, the last length before
-            the frequencies change, and the extended length if it takes at most a minute. A trained length that takes
-            more than three minutes is halved until it does not.
-        text: a function that returns the token ids to follow. If it is None or returns too few, random ids are used.
+            the frequencies change, and the extended length. One that takes more than two minutes is left out; the
+            trained length is halved until it does not.
         say: called with the estimated cost before the passes run.
 
     Raises:
@@ -122,15 +118,10 @@ def compare(
     silent = quiet_transformers("transformers")  # it warns of texts beyond the maximum length, which are intended here
     with evaluating(causal), preserved(causal), unset(causal), silent, torch.no_grad(), one_line():
         chosen = sorted(set(lengths)) or _usual(causal, trained, extended, say)
-        if say is not None:
-            where = ", ".join(f"{length:,}" for length in chosen)
-            tokens = sum(2 * (length + AROUND) for length in chosen)
-            parameters = sum(parameter.numel() for parameter in causal.parameters())
-            say(
-                f"decoding around {where} tokens and running the same text in full passes: {tokens:,} tokens through "
-                f"{parameters:,} parameters"
-            )
-        ids = ids_of(causal, max(chosen) + AROUND, text)
+        where = ", ".join(f"{length:,}" for length in chosen)
+        tokens = sum(2 * (length + AROUND) for length in chosen)
+        say(f"decoding around {where} tokens and running the same ids in full passes: {tokens:,} tokens")
+        ids = ids_of(causal, max(chosen) + AROUND)
         allowed = MARGIN * rounding(causal, ids[: chosen[0] + AROUND])
         # Sums over many keys round more: a tiny Qwen3.5 differs at 131,072 tokens by 8.1 times what rounding its
         # embeddings does, and by 5.4 times at 65,536.
@@ -142,25 +133,21 @@ def compare(
 # Lengths to compare, and their cost
 
 
-def _usual(model: PreTrainedModel, trained: int, extended: int, say: Say | None) -> list[int]:
-    reach = trained
-    while reach > _SHORTEST and _seconds(model, reach) > LONGEST:
+def _usual(model: PreTrainedModel, trained: int, extended: int, say: Say) -> list[int]:
+    seconds, reach = _pace(model), trained
+    while reach > _SHORTEST and seconds(reach) > PATIENCE:
         reach //= 2
-    longest = max(trained, extended) + AROUND
-    start = _tables(model, 1)
-    same = bisect_left(range(1, longest + 1), True, key=lambda length: _tables(model, length) != start)
-    switch = None if same == longest else max(2, same)  # the last length with the frequencies of the shortest
     wanted = {max(2, reach // 2), max(2, reach)}
-    wanted |= {switch} if switch and (reach == trained or _seconds(model, switch) <= LONGEST) else set()
-    left_out = {"trained": trained} if reach < trained else {}
+    longest, start = max(trained, extended) + AROUND, _tables(model, 1)
+    same = bisect_left(range(1, longest + 1), True, key=lambda length: _tables(model, length) != start)
+    if same < longest and seconds(same) <= PATIENCE:  # the last length with the frequencies of the shortest
+        wanted.add(max(2, same))
     whole = extended - AROUND  # the stretch around it ends at the extended length
-    if whole > max(*wanted, trained) + AROUND:
-        if _seconds(model, whole) <= PATIENCE:
-            return sorted({*wanted, whole})
-        left_out["extended"] = extended
-    if say is not None:
-        for name, length in left_out.items():
-            say(f"leaving out the {name} length: {length:,} tokens would take long; give that length to include it")
+    if whole > max(*wanted, trained) + AROUND and seconds(whole) <= PATIENCE:
+        wanted.add(whole)
+    for length in sorted({trained, extended}):
+        if length > max(wanted) + AROUND:
+            say(f"leaving out {length:,} tokens, about {seconds(length):,.0f} s; give that length to include it")
     return sorted(wanted)
 
 
@@ -174,19 +161,21 @@ def _tables(model: PreTrainedModel, length: int) -> list[tuple[list[float], floa
     return [(table.tolist(), scale) for table, scale in tables]
 
 
-def _seconds(model: PreTrainedModel, length: int) -> float:
-    """Estimates the time of the passes around a length from the number of multiplications: one per weight and token,
-    plus attention over the previous tokens."""
-    config, tokens = text_config(model), length + AROUND
+def _pace(model: PreTrainedModel) -> Callable[[int], float]:
+    """Returns an estimate of the seconds around a length, from the speed of a short pass.
+
+    The work grows with the tokens, and with weights and attention over the previous tokens.
+    """
+    config = text_config(model)
     kinds = getattr(config, "layer_types", None)  # only full attention attends to all previous tokens
     layers = kinds.count("full_attention") if kinds else int(getattr(config, "num_hidden_layers", 0) or 0)
     width = layers * int(getattr(config, "hidden_size", 0) or 0)
-    work = tokens * (sum(parameter.numel() for parameter in model.parameters()) + width * tokens)
-    return 2 * work / (_PER_THREAD * torch.get_num_threads() if _device(model).type == "cpu" else _PER_ACCELERATOR)
-
-
-_PER_THREAD, _PER_ACCELERATOR = 1e10, 2e13
-"""Rough numbers of multiplications per second, of a CPU thread and of an accelerator."""
+    weights = sum(parameter.numel() for parameter in model.parameters())
+    _forget(model)
+    started = time.perf_counter()
+    _whole(model, ids_of(model, _SHORTEST), 1)
+    unit = (time.perf_counter() - started) / _SHORTEST / (weights + width * _SHORTEST)
+    return lambda length: 2 * unit * (length + AROUND) * (weights + width * (length + AROUND))
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -331,18 +320,10 @@ def _device(model: PreTrainedModel) -> torch.device:
     return model.get_input_embeddings().get_parameter("weight").device
 
 
-Text = Callable[[int], Sequence[int]]
-"""A function that returns at least the requested number of token ids, or all ids of a shorter text."""
-
-
-def ids_of(model: PreTrainedModel, tokens: int, text: Text | None = None) -> torch.Tensor:
-    """Returns token ids, int64 [tokens]: from the text if it is long enough and all its ids are valid, else random ids
-    from a fixed seed."""
+def ids_of(model: PreTrainedModel, tokens: int) -> torch.Tensor:
+    """Returns random token ids from a fixed seed, int64 [tokens]."""
     rows = model.get_input_embeddings().get_parameter("weight").shape[0]
     vocabulary = min(rows, int(getattr(text_config(model), "vocab_size", None) or rows))
-    given = [] if text is None else list(text(tokens))[:tokens]
-    if len(given) == tokens and min(given) >= 0 and max(given) < vocabulary:
-        return torch.tensor(given)
     special = _special(whole_config(model).to_dict())
     usable = [i for i in range(vocabulary) if i not in special] or list(range(vocabulary))
     chosen = torch.randint(len(usable), (tokens,), generator=torch.Generator().manual_seed(0))

@@ -19,13 +19,13 @@ from torch import nn
 
 from ..adapters import Adapter, attached, disagreement, find_loadable, remarks
 from ..checkpoints.contents import number, optional_json
-from ..checkpoints.loading import load_model, load_tokenizer, refuse_code, refuse_unloadable
+from ..checkpoints.loading import load_model, refuse_code, refuse_unloadable
 from ..checkpoints.locating import read_config
 from ..checkpoints.patching import other_limits
 from ..configs.configuration import MAXIMUM_STAYS, ONLY_V5_KEYS, Configuration, read_rope
 from ..configs.section import LARGEST
 from ..engines.transformers4 import is_met
-from ..errors import CheckpointError, ConfigError, DataError, RopescaleError, VerificationError
+from ..errors import ConfigError, DataError, RopescaleError, VerificationError
 from ..lengths import parse_length
 from ..models.patching import configuration_before, installed
 from ..models.rotary_modules import (
@@ -46,7 +46,7 @@ from ..planning.plan import lacks_factor, make_plan
 from ..record import original_config, read_record
 from ..request import Request, refuse_unknown
 from ..schedules.specs import parse
-from .decoding import DIFFERS, EXPLAINED, UNDECIDED, Say, Text, compare, written
+from .decoding import DIFFERS, EXPLAINED, UNDECIDED, Say, compare
 from .verification import (
     STATED,
     Intended,
@@ -76,7 +76,7 @@ class ExamineOptions(TypedDict, total=False):
     trust_remote_code: bool
     dtype: str | None
     device: str | None
-    say: Say | None
+    say: Say
 
 
 def verify(model: str | Path | nn.Module, **options: Unpack[ExamineOptions]) -> Verification:
@@ -109,7 +109,7 @@ def examine(
     trust_remote_code: bool = False,
     dtype: str | None = None,
     device: str | None = None,
-    say: Say | None = None,
+    say: Say = lambda line: None,
 ) -> Verification:
     """Verifies like :func:`verify`, but returns the problems instead of raising an error.
 
@@ -139,7 +139,7 @@ def examine(
         _refuse({**loading, "revision": revision}, in_memory)
         report = examine_model(model, _wanted(configuration_before(model), schedule, like, _PROBE))
         if generate and report.live:
-            _examine_generation(model, report, wanted, None, say)
+            _examine_generation(model, report, wanted, say)
         return report
     folder, adapter = find_loadable(model, revision, weights=generate)
     base = folder if adapter is None else adapter.base_folder
@@ -156,14 +156,7 @@ def examine(
     if generate and report.live:
         loaded = load_model(folder, dtype, device, trust_remote_code=trust_remote_code)
         loaded = loaded if adapter is None else attached(loaded, adapter.folder)
-
-        def own_text(tokens: int) -> list[int]:
-            try:
-                return written(load_tokenizer(folder, trust_remote_code=trust_remote_code), tokens)
-            except CheckpointError:  # the checkpoint's tokenizer does not load
-                return []
-
-        _examine_generation(loaded, report, wanted, own_text, say)
+        _examine_generation(loaded, report, wanted, say)
     return report
 
 
@@ -204,13 +197,11 @@ def _refuse(options: Mapping[str, object], why: str) -> None:
 # Decoding with a cache
 
 
-def _examine_generation(
-    model: nn.Module, report: Verification, lengths: Sequence[int], text: Text | None, say: Say | None
-) -> None:
+def _examine_generation(model: nn.Module, report: Verification, lengths: Sequence[int], say: Say) -> None:
     plan = installed(model)
     ropes = plan.ropes if plan else read_rope(whole_config(model).to_dict())
     trained = max(rope.original_length for rope in ropes.values())
-    report.generation = compare(model, trained, report.length, lengths, text, say)
+    report.generation = compare(model, trained, report.length, lengths, say)
     fault = next((stretch for stretch in report.generation if stretch.verdict == DIFFERS), None)
     if fault is not None:
         also = ". This is below the trained length, so the schedule is not the cause" if fault.region == "below" else ""
