@@ -108,6 +108,6 @@ def _filled(spec: ParsedSpec, plan: Plan) -> ParsedSpec:
 
 def _with_fields(spec: Spec, plan: Plan, key: str) -> Spec:
     """Returns a spec with the requested overrides and the resolved factor. Its name, such as a path, is unchanged."""
-    spec = spec.with_text({name: text for name, text in plan.request.overrides.items() if spec.accepts(name)})
-    factor = Spec.of(plan.layers[key].requested).get("factor") if key in plan.layers else None
-    return spec if factor is None or factor == spec.get("factor") else spec.with_fields(factor=factor)
+    spec = spec.with_text({name: text for name, text in plan.request.overrides.items() if name in spec.known})
+    factor = Spec.of(plan.layers[key].requested).given.get("factor") if key in plan.layers else None
+    return spec if factor is None or factor == spec.given.get("factor") else spec.with_fields(factor=factor)

@@ -363,7 +363,7 @@ def lacks_factor(spec: ParsedSpec, request: Request) -> bool:
     """Whether a schedule, or the schedule of any layer type, lacks a factor that it needs."""
     if request.factor is not None or "factor" in request.overrides:
         return False
-    return any(part.needs("factor") for part in parts_of(spec))
+    return any(part.lacks("factor") and part.known["factor"].required for part in parts_of(spec))
 
 
 # --- Notes on the origin of a plan's numbers, and on surprising effects

@@ -29,8 +29,11 @@ def kept_fields(spec: Spec, rope: Rope, named: Collection[str]) -> dict[str, Any
         rope: the geometry, with the vendor's scaling.
         named: the fields that the user named beside the spec.
     """
-    fixed = {name for name in _FIELDS if name in named or not spec.leaves_open(name)}
-    if _derives_attention(rope) or any(name in named or spec.gives(name) for name in _WEIGHTS):
+    fields = spec.known
+    open_fields = {name for name in fields if isinstance(spec.make, type) or fields[name].default is None}
+    given = {*named, *spec.given}
+    fixed = {name for name in _FIELDS if name in given or name not in open_fields}
+    if _derives_attention(rope) or given & {*_WEIGHTS}:
         fixed.add(_FACTOR)
     return {name: value for name, value in _fields_of(rope).items() if name not in fixed}
 
@@ -56,7 +59,7 @@ def remarks(
             text = f"{name}={json.dumps(value)}"
             if name in kept_fields(chosen[key], layer.current, named):
                 kept[text] = None
-            elif now != value and name not in named and not chosen[key].gives(name):
+            elif now != value and name not in named and name not in chosen[key].given:
                 lost[text + (f" (now {scale:.6g})" if name == _FACTOR else "")] = None
     vendors = f"from the vendor's {' and '.join(map(str, kinds))}"
     parts = [f"kept {vendors}: {', '.join(kept)}; give a field to change it"] if kept else []

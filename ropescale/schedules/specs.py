@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, is_dataclass, replace
@@ -60,13 +61,24 @@ class Spec:
         """The name for messages: the registered name, or the name of the class or function."""
         return label_of(self.make)
 
-    @property
-    def text(self) -> str:
-        """The spec on one line; the fields of an inner schedule follow its name."""
+    @cached_property
+    def given(self) -> dict[str, object]:
+        """The given values; the fields of an inner schedule follow its name."""
         flat: dict[str, object] = {}
         for key, value in self.fields.items():
-            flat |= {key: value._name, **value.fields} if isinstance(value, Spec) else {key: value}
-        given = ",".join(f"{key}={_word(value)}" for key, value in flat.items())
+            flat |= {key: value._name, **value.given} if isinstance(value, Spec) else {key: value}
+        return flat
+
+    @cached_property
+    def known(self) -> dict[str, Parameter]:
+        """The fields of the schedule and of its inner schedule, by name."""
+        inner = [value.known for value in self.fields.values() if isinstance(value, Spec)]
+        return {**dict(ChainMap(*inner)), **parameters(self.make)}
+
+    @property
+    def text(self) -> str:
+        """The spec on one line."""
+        given = ",".join(f"{key}={_word(value)}" for key, value in self.given.items())
         return f"{self._name}:{given}" if given else self._name
 
     @property
@@ -87,46 +99,9 @@ class Spec:
         kind = type(self.make) if is_dataclass(self.make) and not isinstance(self.make, type) else self.make
         return self.named if "::" in self.named else kind, self.plainest().text
 
-    def accepts(self, key: str) -> bool:
-        """Whether the schedule or its inner schedule has this field."""
-        return self._taker(key) is not None
-
-    def get(self, key: str) -> object:
-        """Returns the value given for a field of the schedule or its inner schedule, or None."""
-        taker = self._taker(key)
-        return None if taker is None else taker.fields.get(key)
-
     def lacks(self, key: str) -> bool:
         """Whether the field exists and was not given. A default of 1 counts as given, because it means no extension."""
-        taker = self._taker(key)
-        return taker is not None and self.get(key) is None and parameters(taker.make)[key].default != 1
-
-    def needs(self, key: str) -> bool:
-        """Whether the schedule cannot be built without this field."""
-        taker = self._taker(key)
-        return taker is not None and key not in taker.fields and parameters(taker.make)[key].required
-
-    def gives(self, key: str) -> bool:
-        """Whether the field was given a value, or null."""
-        taker = self._taker(key)
-        return taker is not None and key in taker.fields
-
-    def leaves_open(self, key: str) -> bool:
-        """Whether the field exists and was not given; a schedule object gives all its fields that are not None."""
-        taker = self._taker(key)
-        if taker is None or key in taker.fields:
-            return False
-        return isinstance(taker.make, type) or parameters(taker.make)[key].default is None
-
-    def _taker(self, key: str) -> Spec | None:
-        """Returns the spec that a field belongs to: this spec, or the inner one; None if neither has the field."""
-        if key in parameters(self.make):
-            return self
-        return next((taker for inner in self._inner().values() if (taker := inner._taker(key))), None)
-
-    def _inner(self) -> dict[str, Spec]:
-        """Returns the inner schedules, by field."""
-        return {key: value for key, value in self.fields.items() if isinstance(value, Spec)}
+        return key in self.known and self.given.get(key) is None and self.known[key].default != 1
 
     def with_text(self, given: Mapping[str, str]) -> Spec:
         """Returns a copy with these fields, given as text; they replace earlier values."""
@@ -159,7 +134,7 @@ class Spec:
         make, named = (self.make, self.named) if is_class else (type(self.make), "")
         spec = replace(self, make=make, fields={**self.fields, **own}, named=named)
         others = {key: value for key, value in given.items() if key not in known}
-        inner = {key: value._with(others, read) for key, value in spec._inner().items()}
+        inner = {key: value._with(others, read) for key, value in spec.fields.items() if isinstance(value, Spec)}
         if others and not inner:
             key, has = next(iter(others)), ", ".join(known) or "none"
             raise ScheduleError(f"{self.label} has no field {brief(key)}; {suggest(key, known, f'it has {has}')}")
@@ -380,7 +355,7 @@ def resolve(
     """
     chosen = one(parse(spec), "a geometry").with_text(overrides or {})
     if factor is not None:
-        stated = chosen.get("factor")
+        stated = chosen.given.get("factor")
         if isinstance(stated, (int, float)) and stated != factor:
             raise ScheduleError(
                 f"{chosen.text} has factor {stated:g}, but factor {factor:g} is given; remove one", "factor"
@@ -388,7 +363,7 @@ def resolve(
         chosen = chosen.with_fields(factor=factor)
     if target_length is not None:
         chosen = _with_target(chosen, rope.original_length, target_length)
-    if chosen.needs("factor"):
+    if chosen.lacks("factor") and chosen.known["factor"].required:
         raise ScheduleError(
             f"{chosen.label} needs a factor; give it as {chosen.text}{',' if chosen.fields else ':'}factor=8, "
             "or give the target length",
@@ -404,7 +379,7 @@ def _with_target(spec: Spec, trained: int, target: int) -> Spec:
         raise ScheduleError(
             f"the target length {target} is shorter than the trained length {trained}; no extension is needed"
         )
-    factor = spec.get("factor")
+    factor = spec.given.get("factor")
     if isinstance(factor, (int, float)) and abs(factor * trained - target) >= 1:
         raise ScheduleError(
             f"factor {factor:g} x trained length {trained} = {factor * trained:.10g}, but the target length is "
@@ -426,7 +401,7 @@ def mapped(spec: ParsedSpec, change: Callable[[Spec], Spec]) -> ParsedSpec:
 
 def takes(spec: ParsedSpec, key: str) -> bool:
     """Whether a schedule, or the schedule of any layer type, has a field."""
-    return any(part.accepts(key) for part in parts_of(spec))
+    return any(key in part.known for part in parts_of(spec))
 
 
 def with_each_factor(schedules: Sequence[object], factors: Sequence[float]) -> list[ParsedSpec]:
@@ -438,13 +413,13 @@ def with_each_factor(schedules: Sequence[object], factors: Sequence[float]) -> l
     specs = [parse(each) for each in schedules]
     if not any(takes(spec, "factor") for spec in specs):
         raise ScheduleError("factor is given, but no schedule takes a factor; name one, such as yarn", "factor")
-    for part in (part for spec in specs for part in parts_of(spec) if part.get("factor") is not None):
+    for part in (part for spec in specs for part in parts_of(spec) if part.given.get("factor") is not None):
         given = ",".join(f"{factor:g}" for factor in factors)
         raise ScheduleError(f"{part.text} has its own factor, and factors {given} are given; remove one", "factor")
     scaled: list[ParsedSpec] = []
     for spec in specs:
         made = [
-            mapped(spec, lambda part, f=factor: part.with_fields(factor=f) if part.accepts("factor") else part)
+            mapped(spec, lambda part, f=factor: part.with_fields(factor=f) if "factor" in part.known else part)
             for factor in dict.fromkeys(factors)
         ]
         scaled += made if takes(spec, "factor") else [spec]
@@ -484,13 +459,14 @@ def distinct(given: Iterable[ParsedSpec]) -> list[ParsedSpec]:
 @contextmanager
 def of_several(spec: ParsedSpec, number: int) -> Iterator[None]:
     """Adds the schedule's spec to errors inside the block, if there are several schedules."""
-    name = file_of(spec) or spelled_out(spec)
     try:
         yield
     except (ScheduleError, ConfigError) as error:
-        if number < 2 or name in error.reason:
+        if number < 2:
             raise
-        raise type(error)(f"{name}: {error.reason}", *error.fields, advice=error.advice) from error
+        raise type(error)(
+            f"{file_of(spec) or spelled_out(spec)}: {error.reason}", *error.fields, advice=error.advice
+        ) from error
 
 
 def repeated(given: Sequence[ParsedSpec]) -> list[str]:

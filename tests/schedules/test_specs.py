@@ -123,7 +123,7 @@ def test_python_objects_pass_through():
     assert parse(schedule).build() is schedule
     assert resolve(schedule, ROPE) is schedule
     assert parse(Yarn).with_text({"factor": "8"}).build() == schedule
-    assert parse(Yarn(5)).get("factor") == parse("resonance:over=yarn,factor=5").get("factor") == 5
+    assert parse(Yarn(5)).given["factor"] == parse("resonance:over=yarn,factor=5").given["factor"] == 5
     assert parse(Resonance(Yarn(5))).with_fields(factor=8).build() == Resonance(Yarn(8))
     spec = parse("yarn:factor=8")
     assert parse(spec) is spec
