@@ -16,10 +16,9 @@ import click
 from click import Option
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
-from click.types import FloatParamType
 
 from ..errors import DataError, RopescaleError, RunError
-from ..lengths import is_plain, parse_length, parse_lengths
+from ..lengths import parse_length, parse_lengths
 from ..output.formatting import finite, visible, visible_lines
 from ..schedules.base import suggest
 
@@ -87,28 +86,6 @@ class Dtype(OneOf):
         return super().convert(short.get(str(value).lower(), value), param, ctx)
 
 
-class _Plain(click.ParamType):
-    """A number written in ASCII digits."""
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if isinstance(value, str) and not is_plain(value):
-            self.fail(f"{value!r} is not a number; write it in the digits 0 to 9", param, ctx)
-        return super().convert(value, param, ctx)
-
-
-class Whole(_Plain, click.IntRange):
-    """A whole number of at least ``least``."""
-
-    name = "whole number"
-
-    def __init__(self, least: int = 0) -> None:
-        super().__init__(least)
-
-
-class Real(_Plain, FloatParamType):
-    """A number."""
-
-
 class Length(click.ParamType):
     """A number of tokens: ``4096``, ``4k``, ``128k``, ``1m`` (k = 1024). With ``parse_lengths``, several: ``2k,4k``."""
 
@@ -130,14 +107,12 @@ class Factor(click.ParamType):
     name = "factor"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> object:
-        parts, example = str(value).split(","), "4"
-        if ctx is not None and any(each.name == "schedules" for each in ctx.command.params):
-            example = "4, or several like 2,4,8"
-        elif len(parts) > 1:
-            parts = [""]
+        several = ctx is not None and any(each.name == "schedules" for each in ctx.command.params)
         with suppress(ValueError):
-            factors = [float(part if is_plain(part) else "") for part in parts]
-            return factors if len(factors) > 1 else factors[0]
+            factors = [float(part) for part in str(value).split(",")]
+            if several or len(factors) == 1:
+                return factors if len(factors) > 1 else factors[0]
+        example = "4, or several like 2,4,8" if several else "4"
         return self.fail(f"{value!r} is not a factor; write {example} (a length is --target-length)", param, ctx)
 
 
@@ -147,7 +122,7 @@ class Factor(click.ParamType):
 _KINDS: dict[str | None, click.ParamType] = {
     "N": Length(),
     "F": Factor(),
-    "X": Real(),
+    "X": click.FLOAT,
     "SPEC": SpecText(),
     **dict.fromkeys(("SRC", "FILE", "OUT", "CKPT", "OUT.gguf", "FILE.json"), Place()),
 }
@@ -233,7 +208,7 @@ _OPTIONS = [
     flag("--concat", "Join all documents into one, with blank lines between them."),
     flag("--streaming", "Read a Hub dataset only as far as --max-docs needs."),
     flag("--split-special-tokens", "Encode the names of special tokens in the text as ordinary text."),
-    option("--min-tokens", "N", "Skip documents with fewer tokens.", Whole(0), default=0),
+    option("--min-tokens", "N", "Skip documents with fewer tokens.", click.IntRange(0), default=0),
     option("--max-docs", "N", "At most this many documents."),
     option("--windows", "N|all", "Windows per document; 1 is the first (default: by budget)."),
     option("--batch-tokens", "N", "Tokens to feed at once (default: as many as fit into memory)."),
@@ -247,8 +222,8 @@ _OPTIONS = [
     ),
     option("--served-name", "NAME", "The served model's name (default: the server's first).", multiple=True),
     option("--tokenizer", "CKPT", "The served checkpoint; no weights are read."),
-    option("--concurrency", "N", "Windows to ask for at once (default: 8).", Whole(1)),
-    option("--timeout", "S", "Seconds to wait for a response.", Whole(1), default=3600),
+    option("--concurrency", "N", "Windows to ask for at once (default: 8).", click.IntRange(1)),
+    option("--timeout", "S", "Seconds to wait for a response.", click.IntRange(1), default=3600),
     flag("--json as_json", "Print JSON in full precision."),
     flag("--fresh", "Measure again instead of resuming from OUT."),
     flag("--force", "Replace results in OUT of another text or model, or of a larger run."),

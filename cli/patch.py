@@ -86,7 +86,7 @@ def describe(done: PatchedCheckpoint, model: str, out: str | None, in_place: boo
         "written": done.folder is not None,
         "in_place": in_place,
         "length": plan.length,
-        "max_position_embeddings": [_maximum_before(done), plan.planned.max_length],
+        "max_position_embeddings": [plan.original.max_length, plan.planned.max_length],
         "layers": {
             key: {
                 "schedule": plan.label(key),
@@ -103,14 +103,6 @@ def describe(done: PatchedCheckpoint, model: str, out: str | None, in_place: boo
         "notes": list(plan.notes),
         "warnings": list(done.warnings),
     }
-
-
-def _maximum_before(done: PatchedCheckpoint) -> int:
-    """Returns the source's ``max_position_embeddings``, which some model classes name differently."""
-    from ..configs.configuration import Configuration
-
-    trained = max((rope.original_length for rope in done.plan.ropes.values()), default=None)  # none for RecurrentGemma
-    return Configuration.read(done.before, trained).max_length
 
 
 def _page(done: PatchedCheckpoint, model: str, out: str | None, in_place: bool) -> str:
@@ -133,11 +125,11 @@ def _page(done: PatchedCheckpoint, model: str, out: str | None, in_place: bool) 
             ["route", route],
             ["attention scale", f"{layer.table(plan.length).attention_scale:.6g}"],
         ]
-    before, after = _maximum_before(done), plan.planned.max_length
+    before, after = plan.original.max_length, plan.planned.max_length
     ways = ", ".join(f"{count} x {_HOW[how]}" for how, count in Counter(done.links.values()).items())
     weights = f"{ways}; not read" if ways else "untouched" if in_place or done.folder is None else "none"
     rows += [
-        ["max_position_embeddings", f"{before} -> {after}" if before != after else f"{before}, unchanged"],
+        ["max_position_embeddings", f"{before} -> {after}" if before != after else str(after)],
         ["weights", weights],
     ]
     diffs = {name: text for name, text in done.changes.items() if text.startswith("---")}

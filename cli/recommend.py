@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from click import FLOAT
+
 from .measuring import keywords_for, measure, model_of, text_of
 from .options import (
     MODEL_SECTION,
     SERVER_SECTION,
-    Real,
     Sections,
     data_option,
     flag,
@@ -29,9 +30,9 @@ _SECTIONS: Sections = {
             "--short-weight",
             "W",
             "Weight of the loss within the trained length, from 0 to below 1 (default: 0.1).",
-            Real(),
+            FLOAT,
         ),
-        option("--tolerance", "NATS", "Schedules closer than this count as equal (default: 0.005).", Real()),
+        option("--tolerance", "NATS", "Schedules closer than this count as equal (default: 0.005).", FLOAT),
     ],
     "Candidates": [
         option("--schedule schedules", "SPEC", "Add this schedule to the finalists. May be repeated.", multiple=True),

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from click import IntRange
+
 from ..request import made
 from .measuring import keywords_for, measure, text_of
 from .options import (
     MODEL_SECTION,
     Sections,
-    Whole,
     data_option,
     flag,
     model_argument,
@@ -26,7 +27,7 @@ _SECTIONS: Sections = {
         data_option("File, folder, JSONL, parquet, Hub NAME[:CONFIG] or -. May be repeated."),
         option("--target-length", "N", "The target context, such as 32k.", required=True),
         option("--budget-tokens", "N", "The total number of tokens to feed.", default=500_000),
-        option("--seed", "N", "Seed of the text's order, and of the held-out part.", Whole(0), default=0),
+        option("--seed", "N", "Seed of the text's order, and of the held-out part.", IntRange(0), default=0),
     ],
     "Target of the schedule": ["layers original_length replace_scaling on_top"],
     "The text": ["split text_field glob concat max_docs streaming split_special_tokens bos"],

@@ -16,11 +16,6 @@ _UNITS = {"": 1, "k": 1024, "m": 1024**2}
 _LENGTH = re.compile(r"(\d{1,20}(?:\.\d{1,20})?)([km]?)", re.IGNORECASE | re.ASCII)
 
 
-def is_plain(text: str) -> bool:
-    """Whether a number is written in ASCII digits, without the underscores that Python accepts."""
-    return text.isascii() and "_" not in text
-
-
 def parse_length(text: str | int) -> int:
     """Parses a number of tokens, 1 or more: ``"4k"`` and ``4096`` are 4096, ``"1.5k"`` is 1536.
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...errors import DataError
-from ...lengths import is_plain
 from ..data import documents
 from ..data.encoding import TextEncoder
 from ..data.prompts import PromptFields, PromptRow, followed_by, prompt_row
@@ -172,7 +171,7 @@ def check_depths(depths: str | int | Iterable[float]) -> tuple[float, ...]:
     """
     places: set[float] = set()
     with suppress(TypeError, ValueError):
-        given = depths.split(",") if isinstance(depths, str) and is_plain(depths) else depths
+        given = depths.split(",") if isinstance(depths, str) else depths
         if isinstance(depths, str) and depths.isdecimal() and depths != "0":
             given = int(depths)
         if isinstance(given, int):

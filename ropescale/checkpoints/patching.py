@@ -48,8 +48,6 @@ class PatchedCheckpoint:
     Attributes:
         folder: the patched checkpoint's folder; None after a dry run.
         plan: the applied plan.
-        before: the source's configuration. It differs from :attr:`Plan.original`, the vendor's configuration, if
-            ropescale patched the source before.
         warnings: differences between engines, and files that still contain the old limit.
         links: the link type of each weight file, ``{name: "hard" | "symlink" | "copy"}``.
         changes: the change of every written file, by name, as a unified diff or one line of description.
@@ -57,7 +55,6 @@ class PatchedCheckpoint:
 
     folder: Path | None
     plan: Plan
-    before: Mapping[str, object]
     warnings: list[str]
     links: dict[str, str] = field(default_factory=dict)
     changes: dict[str, str] = field(default_factory=dict)
@@ -122,7 +119,7 @@ def patch_checkpoint(
         files = new_files(source, source_name(str(model)), plan)
         record = record_of(source, plan, str(model))
         warnings = [*refused, *warnings_of(source, plan, weights=not dry_run or is_local)]
-        result = PatchedCheckpoint(None, plan, read_config(source), warnings)
+        result = PatchedCheckpoint(None, plan, warnings)
         result.changes = changes(source, {**files, RECORD: as_json(record, RECORD)})
     if in_place:
         refuse_links(source, [*files, RECORD])

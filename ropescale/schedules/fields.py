@@ -18,7 +18,6 @@ from typing import Union, cast
 
 from ..errors import ScheduleError
 from ..files import local_path
-from ..lengths import is_plain
 from ..output.formatting import brief
 
 PROVENANCE = "provenance"
@@ -149,7 +148,7 @@ def read_text(hint: object, text: str) -> object:
     try:
         value = json.loads(text.lower() if text.lower() in ("true", "false", "null") else text)
     except (ValueError, RecursionError):
-        if (int in kinds or float in kinds) and is_plain(text):  # numbers that are not valid JSON, such as .5
+        if int in kinds or float in kinds:  # numbers that are not valid JSON, such as .5
             with contextlib.suppress(ValueError):
                 value = float(text)
     if any(kind is float or float in typing.get_args(kind) for kind in kinds):
