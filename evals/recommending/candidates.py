@@ -279,7 +279,7 @@ def _candidate(
     native = all(layers.kind != "longrope" for layers in layers_of(plan))
     extra = len([key for key in parsed.fields if key != "factor"])
     place = base.names().index(parsed.label) if parsed.label in base.names() else len(base.names())
-    factor = parsed.get("factor")
+    factor = parsed.given.get("factor")
     size = float(factor) if isinstance(factor, (int, float)) else 1.0
     rank = (1 + extra, 0 if native else 1, place, size, spec)
     # The tables by layer type: candidates with equal tables need only one measurement.
