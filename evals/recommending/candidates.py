@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import product
 
 from ...configs.configuration import trained_in
 from ...engines import ENGINES, deviations
@@ -24,7 +23,7 @@ from ...tables import frequencies
 from ..facts import AS_IS
 from .options import Objective, RecommendOptions, objective_of
 
-FACTORS = (1.0, 1.25, 1.5, 2.0)
+FACTORS = (1.0, 1.25, 1.5)
 """The factors of candidates, as multiples of the smallest sufficient factor."""
 
 LARGER = (1.0, 1.5, 2.0, 3.0, 4.0)
@@ -35,13 +34,25 @@ _THETA = {"ntk", "ntk-su", "ntk-mixed", "ntk-critical"}
 STEEPNESS = (1.0, 1.5, 2.0, 3.0, 4.0)
 """The factors of ``dynamic``, independent of the target because this schedule adapts to the length by itself."""
 
-FIELDS: Mapping[str, Mapping[str, Sequence[float]]] = {
-    "yarn": {"beta_fast": (8.0, 16.0, 32.0, 64.0), "beta_slow": (0.5, 1.0, 2.0)},
+FIELDS: Mapping[str, Sequence[str]] = {
+    "yarn": (
+        "",
+        ",beta_fast=16",
+        ",beta_fast=64",
+        ",beta_slow=0.5",
+        ",truncate=false",
+        ",beta_fast=8,truncate=false",
+        ",beta_fast=16,truncate=false",
+        ",beta_slow=0.5,truncate=false",
+        ",beta_fast=8,beta_slow=0.5,truncate=false",
+        ",beta_fast=16,beta_slow=0.5,truncate=false",
+        ",beta_slow=0.25,truncate=false",
+        ",beta_fast=8,beta_slow=0.25,truncate=false",
+        ",beta_fast=16,beta_slow=0.25,truncate=false",
+    ),
+    "resonance": (",over=yarn",),
 }
-"""The fields that are varied in addition to the factor, with their values."""
-
-_HOLDS = {"resonance": "yarn"}
-"""Schedules that wrap another schedule, and the schedule that they wrap as candidates."""
+"""The fields that follow the factor: YaRN's ramps, rounded to whole pairs and not, and what a wrapper wraps."""
 
 
 Tables = tuple[tuple[str, tuple[float, ...], float], ...]
@@ -129,7 +140,7 @@ class Candidates:
     @property
     def usual(self) -> str:
         """The schedule that is usually chosen without measuring: yarn at the smallest sufficient factor."""
-        return self.held(spelled("yarn", {"factor": self.factor})) or AS_IS
+        return self.held(f"yarn:factor={self.factor:.10g}") or AS_IS
 
     @property
     def always(self) -> list[str]:
@@ -206,7 +217,7 @@ def find_candidates(
     files, left_out, tried = _files(asked), dict[str, str](), dict[str, list[str]]()
     for name in base.names():
         needed = [each.name for each in parameters(base.lookup(name)).values() if each.required]
-        unknown = [each for each in needed if each != "factor" and name not in _HOLDS]
+        unknown = [each for each in needed if each != "factor" and name not in FIELDS]
         if unknown:
             left_out[name] = f"needs {listed(unknown)}, which a target length does not determine"
         elif name != AS_IS:
@@ -228,20 +239,11 @@ def find_candidates(
 
 
 def grid(name: str, factor: float) -> list[str]:
-    """Returns the candidate specs of a schedule: all factors combined with all values of its varied fields."""
-    known, varied = parameters(base.lookup(name)), FIELDS.get(name, {})
+    """Returns the candidate specs of a schedule: all factors combined with all its :data:`FIELDS`."""
+    if name not in FIELDS and "factor" not in parameters(base.lookup(name)):
+        return [name]
     scale = STEEPNESS if name == "dynamic" else [factor * each for each in (LARGER if name in _THETA else FACTORS)]
-    if name in _HOLDS:
-        return [f"{name}:over={_HOLDS[name]},factor={each:.10g}" for each in scale]
-    axes = {"factor": list(scale), **varied} if "factor" in known else dict(varied)
-    defaults = {key: known[key].default for key in axes}
-    points = (dict(zip(axes, values, strict=True)) for values in product(*axes.values()))
-    return [spelled(name, {key: value for key, value in point.items() if value != defaults[key]}) for point in points]
-
-
-def spelled(name: str, fields: Mapping[str, float]) -> str:
-    """Returns a spec on one line, with whole numbers written without a decimal point."""
-    return f"{name}:{','.join(f'{key}={value:.10g}' for key, value in fields.items())}" if fields else name
+    return [f"{name}:factor={each:.10g}{fields}" for each in scale for fields in FIELDS.get(name, ("",))]
 
 
 def _files(asked: Iterable[ParsedSpec]) -> dict[str, str]:

@@ -95,7 +95,8 @@ def _perplexities(evidence: Evidence) -> str:
     usual = [spec for spec in dict.fromkeys([AS_IS, candidates.usual]) if spec != chosen]
     own, *others = (digits(exp(estimate(held_out, {goal.target: 1}, each).mean), 4) for each in (chosen, *usual))
     against = ", ".join(f"{candidates.named(spec)} {ppl}" for spec, ppl in zip(usual, others, strict=True))
-    said = f"At {goal.target:,} tokens its perplexity is {own}{f' ({against})' if against else ''}"
+    place = f"At {goal.target:,} tokens (factor {goal.target / goal.trained:.4g}; measure again for another)"
+    said = f"{place} its perplexity is {own}{f' ({against})' if against else ''}"
     if chosen == AS_IS:
         return f"{said}."
     cost = percent(difference(held_out, {goal.short: 1}, chosen, AS_IS, evidence.level))

@@ -32,7 +32,7 @@ def few_candidates():
         patched.setattr(candidates, "FACTORS", (1.0, 2.0))
         patched.setattr(candidates, "LARGER", (1.0,))
         patched.setattr(candidates, "STEEPNESS", (1.0, 2.0))
-        patched.setattr(candidates, "FIELDS", {"yarn": {"beta_fast": (16.0, 32.0)}})
+        patched.setattr(candidates, "FIELDS", {"yarn": ("", ",beta_fast=16"), "resonance": (",over=yarn",)})
         yield
 
 

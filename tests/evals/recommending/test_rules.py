@@ -61,12 +61,14 @@ def test_every_fixed_schedule_is_a_candidate_and_the_others_have_a_reason(everyt
     assert (everything.factor, everything.usual, everything.specs[0]) == (4, "yarn:factor=4", AS_IS)
 
 
-def test_yarn_is_tried_at_four_factors_and_twelve_pairs_of_betas():
+def test_yarn_is_tried_at_three_factors_with_ramps_that_end_at_whole_pairs_and_between_them(everything):
     specs = grid("yarn", 4.0)
-    assert len(set(specs)) == 48
-    some = ("yarn:factor=4", "yarn:factor=5,beta_fast=8,beta_slow=0.5", "yarn:factor=8,beta_fast=64,beta_slow=2")
+    assert len(set(specs)) == len(specs) == 3 * 13
+    some = ("yarn:factor=4", "yarn:factor=5,beta_slow=0.5", "yarn:factor=6,beta_fast=16,beta_slow=0.5,truncate=false")
     assert set(some) <= set(specs)
-    assert grid("linear", 4.0) == [f"linear:factor={factor}" for factor in (4, 5, 6, 8)]
+    assert grid("linear", 4.0) == [f"linear:factor={factor}" for factor in (4, 5, 6)]
+    assert grid("ntk", 4.0) == [f"ntk:factor={factor}" for factor in (4, 6, 8, 12, 16)]
+    assert {len(find_candidates(CONFIG, length, {}).specs) for length in (128, 256, 512)} <= {*range(60, 80)}
 
 
 def test_candidates_compute_different_things_and_the_simplest_speaks_for_the_others(everything):
@@ -91,9 +93,9 @@ def test_an_engine_leaves_out_what_it_would_not_compute(everything):
 
 
 def test_a_users_schedule_gets_the_factor_is_known_however_it_is_written_and_must_fit(everything):
-    others = ["giraffe:scale_power=0.3", "yarn:truncate=false", "dynamic:factor=2.0"]
+    others = ["giraffe:scale_power=0.3", "yarn:truncate=false,beta_slow=3", "dynamic:factor=2.0"]
     made = find_candidates(CONFIG, 256, {}, others=others)
-    assert made.wanted == ("giraffe:scale_power=0.3", "yarn:truncate=false,factor=4", "dynamic:factor=2")
+    assert made.wanted == ("giraffe:scale_power=0.3", "yarn:truncate=false,beta_slow=3,factor=4", "dynamic:factor=2")
     assert set(made.specs) == {*everything.specs, *made.wanted[:2]}
     assert set(made.always) == {AS_IS, "yarn:factor=4", *made.wanted}
     with pytest.raises(ScheduleError):
