@@ -23,6 +23,7 @@ class ModelFacts(TypedDict):
     config_sha256: str
     weights: str
     dtype: str
+    device: NotRequired[str]
     parameters: int
     vocabulary: NotRequired[int]
     trained_length: NotRequired[int | None]

@@ -161,12 +161,11 @@ class Store:
         return {} if self.folder is None else last_run(self.folder.parent)
 
     def begin(self, about: Facts) -> None:
-        """Stores the facts of the current run, and our command unless that has an address, which may hold a secret."""
+        """Stores the facts of the current run, and our command."""
         if self.folder is None:
             return
-        command = shlex.join(["ropescale", *sys.argv[1:]])
-        if sys.argv[0].endswith("ropescale") and "://" not in command:
-            about = {**about, "command": command}
+        if words := own_command():
+            about = {**about, "command": words}
         with _translated(self.folder):
             atomic_write(self.folder / _LAST, json.dumps(about))
 
@@ -194,6 +193,12 @@ def _appending(path: Path) -> BinaryIO:
     file = open(path, "a+b", buffering=0)  # noqa: SIM115
     file.truncate(sum(_HEADER.size + size for _, _, size, _ in _headers(file)))
     return file
+
+
+def own_command() -> str:
+    """Returns our command; "" in another program, and if it has an address, which may hold a secret."""
+    command = shlex.join(["ropescale", *sys.argv[1:]])
+    return command if sys.argv[0].endswith("ropescale") and "://" not in command else ""
 
 
 def _digest(key: str, number: int, content: bytes) -> bytes:

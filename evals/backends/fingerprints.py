@@ -52,10 +52,15 @@ def describe(model: PreTrainedModel, path: str | os.PathLike[str] | None = None)
         "config_sha256": sha256(config),
         "weights": files_fingerprint(folder) if folder and not adapters(model) else parameters_fingerprint(model),
         "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
+        "device": _device_name(device_of(model)),
         "parameters": sum(p.numel() for p in model.parameters()),
         "vocabulary": embedding_shape(model)[0],
         "as_is": f"the {'folder' if folder else 'model'} as it is",
     }
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
 def _configuration(model: PreTrainedModel) -> bytes:

@@ -5,6 +5,7 @@ Colours are those of Okabe and Ito, which colour-blind readers can distinguish; 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -48,8 +49,6 @@ def draw(stored: Stored, curves: Curves, title: str, x: Axis, y: str, log: bool 
     Raises:
         RopescaleError: matplotlib is not installed.
     """
-    from matplotlib.ticker import LogFormatter
-
     with in_style(7, 4.4) as figure:
         axes = figure.subplots()
         _bars(axes, {stored.named(label): points for label, points in curves.items()}, ASIDE)
@@ -61,9 +60,8 @@ def draw(stored: Stored, curves: Curves, title: str, x: Axis, y: str, log: bool 
         axes.set_ylim(max(low, least), min(high, most))  # huge intervals are cut off at the edge
         length_axis(axes, x[1], x[0])
         axes.set_ylabel(y)
-        if log:  # 20 instead of 2 times ten to the power of one
-            axes.yaxis.set_major_formatter(LogFormatter())
-            axes.yaxis.set_minor_formatter(LogFormatter(labelOnlyBase=False, minor_thresholds=(2, 0.5)))
+        if log:
+            _log_ticks(axes)
         _mark_trained(axes, stored.trained_length)
         about = f"{Path(stored.model['path']).name}, {rests_on(stored)}, bars: {PERCENT}"
         axes.set_title(f"{title}\n{about}", loc="left", fontsize=10)
@@ -103,16 +101,43 @@ def _style(number: int) -> dict[str, Any]:
 
 
 def length_axis(axes: Axes, ticks: Iterable[int], name: str) -> None:
-    """Makes the x axis logarithmic, with the lengths as ticks."""
-    from matplotlib.ticker import FixedLocator, NullLocator
-
+    """Makes the x axis logarithmic, with the lengths as ticks, and others between them if there are fewer than four."""
     axes.set_xscale("log", base=2)
     shown = _spread(sorted(ticks))
-    axes.xaxis.set_major_locator(FixedLocator(shown))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xticklabels([tokens(tick) for tick in shown])
-    axes.set_xlim(shown[0] / 2**0.5, shown[-1] * 2**0.5)
+    room = 2 ** (0.5 if len(shown) > 1 else 1)
+    low, high = shown[0] / room, shown[-1] * room
+    powers = [2**k for k in range(math.ceil(math.log2(high)) + 1)]
+    for steps in ((1,), (1, 1.5), (1, 1.25, 1.5, 1.75)):
+        if len(shown) < LEAST_TICKS:
+            between = [int(step * power) for step in steps for power in powers]
+            apart = [each for each in between if all(abs(math.log2(each / tick)) > 0.1 for tick in shown)]
+            shown = _spread(sorted({*shown, *(each for each in apart if low <= each <= high)}))
+    axes.set_xticks(shown, [tokens(tick) for tick in shown])
+    axes.set_xticks([], minor=True)
+    axes.set_xlim(low, high)
     axes.set_xlabel(name)
+
+
+LEAST_TICKS = 4
+"""The fewest ticks of an axis from which values can be read."""
+
+
+def _log_ticks(axes: Axes) -> None:
+    """Labels a logarithmic y axis: powers of ten, with 3 or 2 and 5 between them, or round steps on a short one."""
+    from matplotlib.ticker import MaxNLocator
+
+    low, high = axes.get_ylim()
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for steps in ((1,), (1, 3), (1, 2, 5)):
+        every = [step * 10.0**decade for decade in decades for step in steps]
+        shown = [each for each in every if low <= each <= high]
+        if len(shown) >= LEAST_TICKS:
+            break
+    else:
+        shown = [each for each in MaxNLocator(6).tick_values(low, high) if low <= each <= high]
+    shown = shown[:: -(-len(shown) // 9)]
+    axes.set_yticks(shown, [f"{each:,.10g}" if each < 1e6 else f"{each:.0e}" for each in shown])
+    axes.set_yticks([], minor=True)
 
 
 def _spread(ticks: list[int]) -> list[int]:

@@ -6,13 +6,14 @@ import re
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
+from datetime import date
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
 from ...errors import RopescaleError
-from ...output.formatting import definitions, escaped, visible_lines
+from ...output.formatting import code_span, definitions, escaped, visible_lines
 from ...output.plotting import data_frame, drawn
 from ...output.wrapping import to_html
 from ..metrics.base import Metric, Picture
@@ -220,11 +221,19 @@ class Saved(Measured, ABC):
 
     def _report(self, plots: Mapping[str, bytes]) -> str:
         images = [f"![{each.caption}]({each.file})" for each, _ in self._pictures() if each.file in plots]
-        about = f"Model: {escaped(self.model['path'])} ({self.model['parameters']:,} parameters).\n{self._source()}"
-        versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
         heading = f"# {self._heading()}: {escaped(self._model)}"
-        parts = [heading, self.unfinished, self.to_markdown(), *images, self._details(), f"{about}{versions}.\n"]
+        parts = [heading, self.unfinished, self.to_markdown(), *images, self._details(), self._origin()]
         return "\n\n".join(filter(None, parts))
+
+    def _origin(self) -> str:
+        """Returns the lines of REPORT.md on the model, the data, and how and when the results were made."""
+        model, command = self.model, folder.store.own_command()
+        versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
+        device = f" on {escaped(model['device'])}" if "device" in model else ""
+        how = f"{model['parameters']:,} parameters, {model['dtype']}{device}"
+        made = f"Written on {date.today()} by {versions}.\n"
+        words = f"Command: {code_span(command)}\n" if command else ""
+        return f"Model: {escaped(model['path'])} ({how}).\n{self._source()}{made}{words}"
 
 
 def csv_file(kind: type, rows: Iterable[Any]) -> bytes:

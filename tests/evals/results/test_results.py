@@ -10,6 +10,7 @@ import math
 import re
 import sys
 from collections import Counter
+from datetime import date
 
 import numpy as np
 import pytest
@@ -137,7 +138,7 @@ def test_the_dictionary_has_the_published_keys(result):
     assert plain["schema"] == 2
     for found, keys in (
         (plain, "schema model data protocol versions sentences rows paired verdicts truncation repeats cost tables"),
-        (plain["model"], "path config_sha256 weights dtype parameters vocabulary as_is trained_length"),
+        (plain["model"], "path config_sha256 weights dtype device parameters vocabulary as_is trained_length"),
         (plain["data"], "source sha256 documents windows tokens skipped measured whole unit share"),
         (plain["protocol"], "name mode bos stride windows budget_tokens truncation_context truncation_stride "
                             "seed repeat_distance interval batch_tokens"),
@@ -259,7 +260,10 @@ def test_save_writes_every_file_and_the_figures_come_back(result, tmp_path, pict
     beside = {name: [hashlib.sha256((out / name).read_bytes()).hexdigest()] for name in names - {"results.json"}}
     assert saved.pop("files") == beside and saved.pop("sha256")
     assert saved == json.loads(json.dumps(result.to_dict()))
-    assert result.to_markdown() in (out / "REPORT.md").read_text()
+    report = (out / "REPORT.md").read_text()
+    model, versions = result.model, ", ".join(f"{name} {version}" for name, version in result.versions.items())
+    assert result.to_markdown() in report and f"{model['dtype']} on {model['device']})" in report
+    assert f"Written on {date.today()} by {versions}." in report
     for name in drawn:
         assert (out / name).stat().st_size > 10_000 and (out / name).read_bytes().startswith(b"\x89PNG")
 
@@ -272,6 +276,17 @@ def test_without_matplotlib_everything_but_the_plots_is_written(result, tmp_path
     assert ".png" not in (out / "REPORT.md").read_text()
     with pytest.raises(RopescaleError, match=r"ropescale\[plot\]"):
         result.plot()
+
+
+@pytest.mark.parametrize("lengths", [[64], [16, 17], [16, 128], [16, 32, 64, 100]])
+def test_the_axes_of_a_plot_have_four_ticks_or_more_among_them_the_lengths(result, lengths):
+    pytest.importorskip("matplotlib")
+    short = perplexity(llama(), documents(3, 140), lengths, ["linear:factor=4"], truncation=False)
+    (axes,) = short.plot().axes
+    for axis, (low, high) in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
+        ticks = [text for text in axis.get_ticklabels() if low <= text.get_position()[axis is axes.yaxis] <= high]
+        assert 4 <= len(ticks) <= 12 and all(re.fullmatch(r"[\d,.]+k?|\de[+]\d+", text.get_text()) for text in ticks)
+    assert set(map(str, lengths)) <= {text.get_text() for text in axes.get_xticklabels()}
 
 
 def test_plots_show_every_schedule_and_mark_the_trained_length(result):
