@@ -208,7 +208,7 @@ def _settled(configuration: Configuration, chosen: Mapping[str, Spec], request: 
     if second is None or is_stated:
         return None
     if request.target_length is not None:
-        factors = [request.factor or spec.with_text(request.overrides).get("factor") for spec in chosen.values()]
+        factors = [request.factor or spec.with_text(request.overrides).given.get("factor") for spec in chosen.values()]
         fitting = [each for each in (first, second) if all(_fits(each, by, request.target_length) for by in factors)]
         if len(fitting) == 1:
             return fitting[0]
