@@ -24,7 +24,7 @@ from .documents import Document, of_ids
 from .encoding import TextEncoder, byte_ends_of
 from .prompts import PromptRow
 from .templates import render
-from .texts import Text, TextFile
+from .texts import Text
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -52,16 +52,16 @@ class Chat:
     tools: Sequence[Mapping[str, object]] | None = None
 
 
-Unread = Text | TextFile | Chat | Document | PromptRow
+Unread = Text | Chat | Document | PromptRow
 """A document before it is rendered and encoded."""
 
-Given = Document | Text | TextFile | Chat | PromptRow | str | Sequence[int] | Sequence[Message]
+Given = Document | Text | Chat | PromptRow | str | Sequence[int] | Sequence[Message]
 """A document as users pass it to Python functions."""
 
 
 def sources_of(
     documents: Iterable[Given], tokenizer: PreTrainedTokenizerBase | None, score: str
-) -> Iterator[Document | Text | TextFile]:
+) -> Iterator[Document | Text]:
     """Lazily renders chats and prompts, names texts and wraps token ids.
 
     Args:
@@ -72,7 +72,7 @@ def sources_of(
         DataError: as for :func:`rendered`; or there is no tokenizer to encode the documents, or the assistant's tokens
             are requested for a document that is not a chat.
     """
-    for number, each in enumerate([documents] if isinstance(documents, (str, Text, TextFile)) else documents):
+    for number, each in enumerate([documents] if isinstance(documents, (str, Text)) else documents):
         made = named(f"document {number}", each)
         if isinstance(made, Document):
             source = made
@@ -96,7 +96,7 @@ def named(name: str, given: Given) -> Unread:
     Raises:
         DataError: the document is neither a text nor messages nor token ids.
     """
-    if isinstance(given, (Text, TextFile, Chat, Document, PromptRow)):
+    if isinstance(given, (Text, Chat, Document, PromptRow)):
         return given
     if isinstance(given, str):
         return Text(name, given)

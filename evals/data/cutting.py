@@ -2,29 +2,27 @@
 
 The windows of a text do not overlap, and have the size of the largest length. A text within its share of the budget is
 tokenized completely and cut from its start. In a longer text, windows start at evenly spaced bytes, each moved to the
-start of the next line. They are read and tokenized separately, so that little more text is read than measured.
+start of the next line. They are tokenized separately, so that little more text is tokenized than measured.
 """
 
 from __future__ import annotations
 
-import filecmp
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import cast
 
-import numpy as np
-
-from ...files import sha256
 from .documents import Document
-from .encoding import PIECE, Encoded, TextEncoder, joined
-from .texts import Reading, Text, TextFile
+from .encoding import Encoded, TextEncoder
+from .texts import Text
 
-Source = Text | TextFile | Document
+Source = Text | Document
 """A document before it is cut."""
 
 BUDGET = 2**18
 """The default number of tokens to feed per schedule."""
+
+_SHORT = 2**16
+"""The number of characters up to which a text is tokenized completely for one window."""
 
 _CLEARLY = 1.5
 """A text larger than this multiple of its share is not tokenized completely."""
@@ -39,15 +37,12 @@ class Limits:
         needed: the fewest tokens that a text needs; at least ``size``.
         windows: the most windows per text; None for no limit.
         total: the most windows of all texts together, but at least one per text; None for no limit.
-        placed: whether each window needs the hash of the full text and its position in the text. To find them, files
-            are read completely.
     """
 
     size: int
     needed: int
     windows: int | None = None
     total: int | None = None
-    placed: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,7 +77,7 @@ class Cutter:
         self.limits, self._encoder = limits, cast(TextEncoder, encoder)
         self.longest: tuple[str, int] | None = None
         self.skipped = {"too_short": 0, "empty": 0, "duplicates": 0}
-        self._known: dict[tuple[int, str], list[Path | None]] = {}
+        self._known: set[str] = set()
 
     def cuts(self, texts: Iterable[Source], most: int | None = None) -> list[Cut]:
         """Returns the windows of the first ``most`` sufficiently long texts.
@@ -95,8 +90,13 @@ class Cutter:
         total = self.limits.total
         for text in texts:
             first = self._first(text)
-            if first is None or self._is_known(text, first):
+            if first is None:
                 continue
+            sha256 = first.windows[0].sha256
+            if sha256 in self._known:  # skipped, because it is not independent of the other one
+                self.skipped["duplicates"] += 1
+                continue
+            self._known.add(sha256)
             cuts.append(first if total is not None else self._cut(text, self.limits.windows, first))
             kept.append(text)
             if total is None or len(cuts) >= total:
@@ -104,16 +104,6 @@ class Cutter:
             if len(cuts) == most:
                 break
         return self._shared_out(cuts, kept) if len(kept) == len(cuts) else cuts
-
-    def _is_known(self, text: Source, first: Cut) -> bool:
-        """Returns whether a text is a duplicate, and counts it if so; duplicates are skipped as not independent."""
-        path = text.path if isinstance(text, TextFile) else None
-        begins = first.windows[0].ids_sha256 if path else first.windows[0].sha256
-        alike = self._known.setdefault((first.whole, begins), [])  # texts in memory are hashed completely
-        known = any(not path or not other or filecmp.cmp(path, other, shallow=False) for other in alike)
-        self.skipped["duplicates"] += known
-        alike.append(path)
-        return known
 
     def _shared_out(self, cuts: list[Cut], texts: Sequence[Source]) -> list[Cut]:
         """Cuts texts that share a budget equally; longer texts get what shorter ones do not use."""
@@ -128,15 +118,15 @@ class Cutter:
     def _first(self, text: Source) -> Cut | None:
         """Returns the first window of a text, or counts the text as skipped and returns None if it is too short."""
         size, needed = self.limits.size, self.limits.needed
-        if isinstance(text, Text) and self.limits.windows == 1 and len(text.text) <= PIECE:
-            text = _document(text, self._encoder.whole([text.text]), 0, _identity(text, []))
+        if isinstance(text, Text) and self.limits.windows == 1 and len(text.text) <= _SHORT:
+            text = _document(text, self._encoder.whole(text.text), 0)
         if isinstance(text, Document):
             tokens, cut = len(text.ids), _of_document(text, size, 1)
             if self.limits.windows == 1:  # keep the whole document for its hash; only the first window is fed
                 cut = replace(cut, windows=[text])
         else:
-            head = _alone(text, self._encoder, 0, size, needed)
-            tokens, cut = head.found, _of_text(text, [head], self.limits.placed)
+            found = self._encoder.first(text.encoded, max(size, needed))
+            tokens, cut = len(found), _of_text(text, [_document(text, found.part(0, size), 0)])
         if tokens >= needed:
             return cut
         self.skipped["too_short" if tokens else "empty"] += 1
@@ -156,7 +146,7 @@ class Cutter:
             return _of_document(text, size, most)
         clearly = most and first.measured is not None and text.size > _CLEARLY * most * first.measured
         found = None if clearly else _whole(text, self._encoder, size, most, placed)
-        return found or _of_text(text, _spread(text, self._encoder, size, most or 1), self.limits.placed)
+        return found or _of_text(text, _spread(text, self._encoder, size, most or 1))
 
 
 def _of_document(document: Document, size: int, most: int | None) -> Cut:
@@ -174,91 +164,39 @@ def _of_document(document: Document, size: int, most: int | None) -> Cut:
 # --- Texts ---
 
 
-@dataclass(frozen=True)
-class _Window:
-    """The tokens of a window that was read separately.
-
-    Attributes:
-        read: the closed reading of the window's text.
-        bytes: the number of bytes that the window's tokens cover in the text; None if the tokens' positions are
-            unknown.
-        found: the number of tokens found from the window's start on, up to the number needed.
-    """
-
-    tokens: Encoded
-    read: Reading
-    bytes: int | None
-    found: int
-
-
-def _alone(text: Text | TextFile, encoder: TextEncoder, offset: int, size: int, needed: int = 0) -> _Window:
-    """Tokenizes a window from a byte offset on, and counts tokens up to ``needed``."""
-    with text.reading(offset) as reading:
-        found = encoder.first(reading, max(size, needed))
-    tokens = found.part(0, size)
-    ends = tokens.byte_ends
-    taken = None if ends is None else reading.taken(int(ends[-1])) if len(ends) else 0
-    return _Window(tokens, reading, taken, len(found))
-
-
-def _spread(text: Text | TextFile, encoder: TextEncoder, size: int, most: int) -> list[_Window]:
+def _spread(text: Text, encoder: TextEncoder, size: int, most: int) -> list[Document]:
     """Returns windows without overlap that start at evenly spaced bytes."""
-    windows: list[_Window] = []
+    windows: list[Document] = []
     reached = 0
     for number in range(most):
-        window = _alone(text, encoder, max(text.size * number // most, reached), size)
-        if len(window.tokens) == size:
-            windows.append(window)
-            reached = window.read.start + (window.bytes or 0)
+        start = text.start_at(max(text.size * number // most, reached))
+        tokens = encoder.first(text.encoded, size, start)
+        if len(tokens) == size:
+            windows.append(_document(text, tokens, start))
+            reached = start + int(windows[-1].sizes.sum())
     return windows
 
 
-def _of_text(text: Text | TextFile, windows: Sequence[_Window], placed: bool) -> Cut:
-    sha256 = _identity(text, [each.read for each in windows])
-    sizes = [each.bytes for each in windows]
-    made = [_document(text, each.tokens, each.read.start, sha256) for each in windows]
-    if placed and isinstance(text, TextFile):
-        through = text.read_through
-        made = [replace(each, offset=through.before(each.offset), text_sha256=through.sha256) for each in made]
-    return Cut(made, None if None in sizes else sum(filter(None, sizes)), text.size)
+def _of_text(text: Text, windows: Sequence[Document]) -> Cut:
+    known = all(each.byte_ends is not None for each in windows)
+    return Cut(windows, sum(int(each.sizes.sum()) for each in windows) if known else None, text.size)
 
 
-def _whole(text: Text | TextFile, encoder: TextEncoder, size: int, most: int | None, placed: bool) -> Cut | None:
+def _whole(text: Text, encoder: TextEncoder, size: int, most: int | None, placed: bool) -> Cut | None:
     """Tokenizes a full text and cuts it into at most ``most`` windows.
 
-    For a text with more windows, returns None if ``placed``, so that the caller reads only the evenly spaced windows,
+    For a text with more windows, returns None if ``placed``, so that the caller takes only the evenly spaced windows,
     else evenly spaced windows.
 
     Args:
         placed: whether the tokens' positions are known.
     """
-    parts: list[Encoded] = []
-    count = 0
-    with text.reading() as reading:
-        for tokens in encoder.stream(reading):
-            parts.append(tokens)
-            count += len(tokens)
-            if placed and most and count >= (most + 1) * size:
-                return None
-    tokens = joined(parts)
-    ids = cast(Sequence[int], tokens.ids)  # a list of all ids would take five times as much memory
-    cut = _of_document(Document(text.name, ids, tokens.byte_ends, _identity(text, [reading])), size, most)
-    cut = replace(cut, windows=[replace(each, ids=np.asarray(each.ids).tolist()) for each in cut.windows])
-    return replace(cut, measured=reading.taken(cut.measured or 0), whole=text.size) if placed else cut
+    tokens = encoder.whole(text.text)
+    if placed and most and len(tokens) >= (most + 1) * size:
+        return None
+    cut = _of_document(_document(text, tokens, 0), size, most)
+    return replace(cut, whole=text.size) if placed else cut
 
 
-def _document(text: Text | TextFile, tokens: Encoded, start: int, sha256: str) -> Document:
-    return Document(text.name, tokens.ids.tolist(), tokens.byte_ends, sha256, offset=start)
-
-
-def _identity(text: Text | TextFile, readings: Sequence[Reading]) -> str:
-    """Returns the hash of the part of a text that was read.
-
-    The hash also covers the file's size and modification time if the file was not read completely.
-    """
-    if isinstance(text, Text):
-        return sha256(text.encoded)
-    read = [each.sha256 for each in readings]
-    if len(read) == 1 and readings[0].whole:
-        return read[0]
-    return sha256("\n".join([*read, text.stamp]).encode())
+def _document(text: Text, tokens: Encoded, start: int) -> Document:
+    return Document(text.name, tokens.ids.tolist(), tokens.byte_ends, text.sha256, offset=start)

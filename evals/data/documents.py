@@ -15,7 +15,6 @@ from ...errors import DataError
 from ...files import sha256
 from .encoding import TextEncoder
 from .texts import Text as Text
-from .texts import TextFile
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -40,8 +39,6 @@ class Document:
         scored: a mask of the scored tokens, bool [tokens]; None if all are scored.
         offset: for a window, the number of the text's bytes before the window.
         source: the document's source, if there are several sources.
-        text_sha256: the hash of the full text's UTF-8 bytes, if requested and ``sha256`` may differ from it; else
-            empty.
     """
 
     name: str
@@ -52,7 +49,6 @@ class Document:
     scored: np.ndarray | None = None
     offset: int = 0
     source: str = ""
-    text_sha256: str = ""
 
     def part(self, start: int, stop: int | None) -> Document:
         """Returns the window of the document's tokens ``[start, stop)``."""
@@ -78,7 +74,7 @@ class Document:
 
 
 def tokenize(
-    texts: Iterable[Text | TextFile | Document | str],
+    texts: Iterable[Text | Document | str],
     tokenizer: PreTrainedTokenizerBase,
     *,
     split_special_tokens: bool = False,
@@ -99,13 +95,12 @@ def tokenize(
     return [encoded(each, encoder) for each in given]
 
 
-def encoded(text: Text | TextFile | Document, encoder: TextEncoder | None) -> Document:
-    """Encodes a whole text in memory. A document of tokens is returned unchanged and needs no encoder."""
+def encoded(text: Text | Document, encoder: TextEncoder | None) -> Document:
+    """Encodes a whole text. A document of tokens is returned unchanged and needs no encoder."""
     if isinstance(text, Document):
         return text
-    in_memory = text if isinstance(text, Text) else Text(text.name, text.text)
-    tokens = cast(TextEncoder, encoder).whole([in_memory.text])
-    return Document(in_memory.name, tokens.ids.tolist(), tokens.byte_ends, sha256(in_memory.encoded))
+    tokens = cast(TextEncoder, encoder).whole(text.text)
+    return Document(text.name, tokens.ids.tolist(), tokens.byte_ends, text.sha256)
 
 
 def special_tokens(documents: Iterable[Document], tokenizer: PreTrainedTokenizerBase | None) -> int:

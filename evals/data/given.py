@@ -14,7 +14,7 @@ from .documents import Document
 from .prompts import PromptRow
 from .rows import ReadOptions, Row, documents_of
 from .sources import TextSource
-from .texts import Text, TextFile
+from .texts import Text
 
 if TYPE_CHECKING:
     import datasets
@@ -52,7 +52,7 @@ def _read(documents: Any, name: str) -> Iterator[Unread]:
         rows = cast("Iterable[tuple[int, Row]]", enumerate(documents.with_format(None)))
         yield from documents_of(rows, f"{name} of the dataset", ReadOptions(), "the dataset")
     else:
-        alone = isinstance(documents, str | os.PathLike | Text | TextFile | Chat | Document | PromptRow)
+        alone = isinstance(documents, str | os.PathLike | Text | Chat | Document | PromptRow)
         for number, each in enumerate([documents] if alone else documents):
             yield from _one(each, f"{name} {number}")
 

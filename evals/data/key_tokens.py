@@ -93,10 +93,9 @@ class KeySpans:
         Raises:
             DataError: the spans belong to other texts, or the token positions in the text are unknown.
         """
-        sha256 = document.text_sha256 or document.sha256
-        if sha256 not in self.spans:
+        if document.sha256 not in self.spans:
             raise DataError(f"the key spans do not cover {document.name}; run `ropescale keys` on the same data")
-        ranges = np.array(self.spans[sha256], np.int64).reshape(-1, 2)
+        ranges = np.array(self.spans[document.sha256], np.int64).reshape(-1, 2)
         starts, ends = places(document)
         starts -= ends == starts
         which = np.searchsorted(ranges[:, 0], starts, side="right") - 1  # the last span that starts before the token

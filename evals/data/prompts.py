@@ -85,10 +85,10 @@ def followed_by(prompt: str, answer: str, encoder: TextEncoder) -> tuple[str, En
         The text, its tokens, and the number of tokens before the answer.
     """
     text = f"{prompt}{'' if prompt[-1:].isspace() else ' '}{answer}"
-    found = encoder.whole([text])
+    found = encoder.whole(text)
     if found.byte_ends is not None:
         return text, found, int(np.searchsorted(found.byte_ends, len(prompt.encode()), side="right"))
-    alone = encoder.whole([prompt.rstrip()]).ids
+    alone = encoder.whole(prompt.rstrip()).ids
     same = alone[: len(found)] == found.ids[: len(alone)]
     return text, found, int(np.argmin(same)) if not same.all() else len(same)
 

@@ -23,7 +23,7 @@ from .chats import Chat, Unread
 from .documents import Document
 from .prompts import PromptFields, PromptRow
 from .rows import PARQUET, ReadOptions, RowDocument, rows_of
-from .texts import JSON_LINES, NoText, Text, TextFile, decoded, text_of
+from .texts import JSON_LINES, NoText, Text, decoded, text_of
 
 LOG = logging.getLogger(__name__)
 
@@ -38,14 +38,14 @@ def _standard_input(source: str, options: ReadOptions) -> Iterator[Text]:
     yield decoded("standard input", raw)
 
 
-def _text_file(source: str, options: ReadOptions) -> Iterator[Text | TextFile]:
+def _text_file(source: str, options: ReadOptions) -> Iterator[Text]:
     text = text_of(local_path(source))
-    if isinstance(text, Text) and not text.text.strip():
+    if not text.text.strip():
         raise DataError(f"{source} is empty; give a file with text in it")
     yield text
 
 
-def _folder(source: str, options: ReadOptions) -> Iterator[RowDocument | TextFile]:
+def _folder(source: str, options: ReadOptions) -> Iterator[RowDocument]:
     """Reads all files in a folder and its subfolders, except hidden ones.
 
     Skips files that are not text or belong to a run, and adds their names to ``options.left_out``. If prompts are
@@ -264,7 +264,7 @@ def read_texts(
     """
     options = ReadOptions(split, text_field, glob)
     documents = TextSource([str(source)], options, concat).texts()[str(source)]
-    texts = [Text(text.name, text.text) if isinstance(text, TextFile) else text for text in documents]
+    texts = list(documents)
     if options.left_out:
         LOG.warning("%s of %s", no_texts(options.left_out), source)
     return cast("list[Text | Chat | Document]", texts)
@@ -297,7 +297,7 @@ def joined(texts: Iterable[Unread]) -> str:
     """
     parts = []
     for each in texts:
-        if not isinstance(each, (Text, TextFile)):
+        if not isinstance(each, Text):
             raise DataError(f"{each.name} is not text, and cannot be joined with others; give a field of text")
         parts.append(each.text)
     return "\n\n".join(parts)

@@ -51,7 +51,6 @@ class Option(Generic[T]):
         read: a function that converts a given value, for example a path to the file's content. A loaded run takes the
             option's value from the "protocol" part of results.json; with ``read``, the metric must override
             :meth:`Metric.recalled`.
-        by_place: whether a value other than the default requires every token's position in its text.
     """
 
     name: str
@@ -59,7 +58,6 @@ class Option(Generic[T]):
     help: str
     default: T = None  # type: ignore[assignment]
     read: Callable[[Any], T] | None = None
-    by_place: bool = False
 
     def value(self, given: Any) -> T:
         """Returns the parsed value, or the default if ``given`` is None.

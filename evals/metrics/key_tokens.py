@@ -42,7 +42,6 @@ _SPANS = Option[KeySpans | None](
     Path,
     "Also measure the tokens that `ropescale keys` found.",
     read=lambda given: given if isinstance(given, KeySpans) else key_tokens.load(given),
-    by_place=True,
 )
 
 

@@ -208,7 +208,7 @@ def _from_file(
     encoder, made = TextEncoder(tokenizer), {length: list[Prompt]() for length in lengths}
     skipped, taken, new_tokens, longest = Counter[str](), Counter[tuple[str, int]](), dict[str, int](), 0
     for row in rows:
-        if len(encoder.first([row.prompt], lengths[-1] + 1)) > lengths[-1]:  # before all of it is read
+        if len(encoder.first(row.prompt.encode(), lengths[-1] + 1)) > lengths[-1]:  # before all of it is read
             longest = max(longest, lengths[-1] + 1)
             skipped["too_long"] += 1
             continue
@@ -254,7 +254,7 @@ def _prompt_of(row: PromptRow, encoder: TextEncoder, bos: int | None, options: R
             for text, (encoded, before) in zip(texts, whole, strict=True)
         ),
         generation=Generation(
-            ids=np.array([*first, *encoder.whole([row.prompt]).ids], np.int64),
+            ids=np.array([*first, *encoder.whole(row.prompt).ids], np.int64),
             new_tokens=options.new_tokens or row.new_tokens or NEW_TOKENS.get(kind, max(NEW_TOKENS.values())),
             answers=row.answers,
             any_of=kind == "qa" if options.match is None else options.match == "any",

@@ -18,7 +18,7 @@ from ..data.encoding import TextEncoder
 from ..data.texts import Text
 from ..data.windows import check_lengths, check_stride, prefix, windows_by_document
 from ..facts import DataFacts
-from ..metrics import METRICS, OPTIONS
+from ..metrics import METRICS
 from ..progress import Notes
 from ..statistics import intervals
 from ..statistics.intervals import LEAST_WINDOWS
@@ -158,10 +158,7 @@ class Corpus:
         if options.stride is None:
             per_text = options.windows if isinstance(options.windows, int) else None
             in_all = None if options.budget is None else max(1, options.budget // self.lengths[-1])
-            by_place = any(
-                option.by_place and options.of_metrics[name] != option.default for name, option in OPTIONS.items()
-            )
-            limits = Limits(longest.stop, max(longest.stop, options.min_tokens), per_text, in_all, placed=by_place)
+            limits = Limits(longest.stop, max(longest.stop, options.min_tokens), per_text, in_all)
         else:
 
             def whole(text: Source) -> Document:

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from ...errors import DataError
-from ...files import read_given, sha256
+from ...files import read_given
 from ..backends.base import Backend, ScoresBatches, ScoresTexts
 from ..backends.fingerprints import tokens_sha256
 from ..data.chats import Unread
 from ..data.documents import Document, check_ids
 from ..data.encoding import TextEncoder, byte_places
 from ..data.key_tokens import KIND, KeySpans, joined
-from ..data.texts import Text, TextFile
+from ..data.texts import Text
 from ..data.windows import Window
 from ..parallel.processes import Group
 from ..progress import Notes
@@ -68,12 +68,11 @@ class KeysRun:
         self._documents: list[Document] = []
         self._cut = 0
         for text in _written(texts):
-            with text.reading() as reading:
-                tokens = encoder.first(reading, max_length + 1 - len(prefix))
+            tokens = encoder.first(text.encoded, max_length + 1 - len(prefix))
             ids = [*prefix, *tokens.ids.tolist()]
             self._cut += len(ids) > max_length
             ends = np.concatenate([np.zeros(len(prefix), np.int64), cast(np.ndarray, tokens.byte_ends)])
-            self._documents.append(Document(text.name, ids[:max_length], ends[:max_length], _identity(text)))
+            self._documents.append(Document(text.name, ids[:max_length], ends[:max_length], text.sha256))
         check_ids(self._documents, cast(int, backend.vocabulary))
         sizes = [len(each.ids) for each in self._documents]
         if max(sizes, default=0) <= window:
@@ -141,11 +140,6 @@ def _blocks(tokens: int, window: int, stride: int) -> list[Window]:
     return [Window(start, min(start + window + stride, tokens), start + window) for start in starts]
 
 
-def _identity(text: Text | TextFile) -> str:
-    """Returns the hash of a full text."""
-    return text.read_through.sha256 if isinstance(text, TextFile) else sha256(text.encoded)
-
-
 def _prefix(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """Returns the ids that the tokenizer puts before every text."""
     one = tokenizer("a", return_special_tokens_mask=True)
@@ -170,12 +164,12 @@ def imported(files: Sequence[str], texts: Iterable[Unread]) -> KeySpans:
         whole = text.text
         if len(places) and places.max() > len(whole):
             raise DataError(f"{file} has ranges outside {text.name}, which has {len(whole):,} characters")
-        spans[_identity(text)] = joined(byte_places(whole, places).reshape(-1, 2).tolist())
+        spans[text.sha256] = joined(byte_places(whole, places).reshape(-1, 2).tolist())
     return KeySpans(spans, {"imported": [Path(file).name for file in files]})
 
 
-def _written(texts: Iterable[Unread]) -> Iterator[Text | TextFile]:
+def _written(texts: Iterable[Unread]) -> Iterator[Text]:
     for each in texts:
-        if not isinstance(each, Text | TextFile):
+        if not isinstance(each, Text):
             raise DataError(f"{each.name} is not text, and key tokens are byte ranges of a text; give a field of text")
         yield each

@@ -1,4 +1,4 @@
-"""Texts that are tokenized in pieces have the ids of the whole."""
+"""The tokens of a text, and the first of them without the rest."""
 
 import random
 from functools import cache
@@ -8,7 +8,6 @@ import pytest
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from ropescale.evals.data import encoding
 from ropescale.evals.data.encoding import TextEncoder
 from ropescale.evals.reference import held_out_documents
 
@@ -61,47 +60,27 @@ def made(kind):
 
 
 @pytest.mark.parametrize("kind", ["byte-level", "llama-3", "llama-2", "metaspace", "unigram"])
-def test_pieces_have_the_ids_and_the_places_of_the_whole(kind, monkeypatch):
-    monkeypatch.setattr(encoding, "PIECE", 3000)
-    monkeypatch.setattr(encoding, "OVERLAP", 512)
-    tokenizer, read = made(kind), [text()[at : at + 1000] for at in range(0, len(text()), 1000)]
+def test_the_first_tokens_and_their_places_are_those_of_the_whole(kind):
+    tokenizer = made(kind)
     whole = tokenizer(text(), add_special_tokens=False, return_offsets_mapping=True, verbose=False)
     ends = np.maximum.accumulate([len(text()[:end].encode()) for _, end in whole["offset_mapping"]])
-    encoder, longest = TextEncoder(tokenizer), []
-    encoded = encoder._encoded
-    monkeypatch.setattr(encoder, "_encoded", lambda text, **how: longest.append(len(text)) or encoded(text, **how))
-    found = encoder.whole(read)
+    encoder = TextEncoder(tokenizer)
+    found = encoder.whole(text())
     assert found.ids.tolist() == whole["input_ids"] and found.byte_ends.tolist() == ends.tolist()
-    assert max(longest) < len(text()) / 2  # it was in pieces
-    for count in (1, 500):
-        first = encoder.first(read, count)
+    for count in (1, 500, 2000, len(ends), len(ends) + 1):
+        first = encoder.first(text().encode(), count)
         assert first.ids.tolist() == whole["input_ids"][:count] and first.byte_ends.tolist() == ends[:count].tolist()
-
-
-def test_a_unigram_tokenizer_with_tokens_over_words_goes_in_one(monkeypatch):
-    """No boundary between its tokens is certain."""
-    monkeypatch.setattr(encoding, "PIECE", 50)
-    scores = [("<unk>", 0.0), ("\u2581a", -1.0), ("\u2581b", -1.0), ("\u2581a\u2581b", -1.5)]
-    tokenizer = Tokenizer(models.Unigram(scores, unk_id=0))
-    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
-    found = TextEncoder(PreTrainedTokenizerFast(tokenizer_object=tokenizer)).whole(["a b " * 30, "a b " * 30 + "a"])
-    assert found.ids.tolist() == [3] * 60 + [1]
-
-
-def test_only_as_much_is_read_as_the_first_tokens_need():
-    pieces = [text()[at : at + 1000] for at in range(0, len(text()), 1000)] * 4
-    TextEncoder(made("byte-level")).first(read := iter(pieces), 300)
-    assert len(list(read)) > len(pieces) - 16
 
 
 @pytest.mark.parametrize("kind", ["byte-level", "llama-2"])
 @pytest.mark.parametrize("count", [300, 9000])
-def test_a_run_without_any_boundary_is_read_only_as_far_as_the_first_tokens_need(kind, count, monkeypatch):
-    monkeypatch.setattr(encoding, "PIECE", 2**13)  # 300 tokens fit into a piece, and 9,000 do not
-    run = "def f():\n    pass\nxyz" + "a" * 400_000
+def test_a_text_is_encoded_only_as_far_as_the_first_tokens_need(kind, count, monkeypatch):
+    run = "def f():\n    pass\nxyz" + "a" * 400_000  # without any boundary
     encoder, fed = TextEncoder(made(kind)), []
     encoded = encoder._encoded
     monkeypatch.setattr(encoder, "_encoded", lambda text, **how: fed.append(len(text)) or encoded(text, **how))
-    found = encoder.first((run[at : at + 1000] for at in range(0, len(run), 1000)), count)
-    assert sum(fed) < 200_000
-    assert found.ids.tolist() == encoded(run[: 8 * count])["input_ids"][:count]
+    for given in (run, text() * 40):
+        fed.clear()
+        found = encoder.first(given.encode(), count)
+        assert sum(fed) < 200_000
+        assert found.ids.tolist() == encoded(given[: 8 * count])["input_ids"][:count]

@@ -253,7 +253,6 @@ def test_weights_with_nan_and_another_models_tokenizer_give_no_spans(checkpoint,
 
 def test_no_more_of_a_text_is_tokenized_than_its_first_tokens(texts, tmp_path, monkeypatch):
     """A long file, in a line and in many."""
-    monkeypatch.setattr("ropescale.evals.data.texts.SMALL", 0)
     tokenizer, seen = bos_tokenizer(), []
     encode = type(tokenizer).__call__
     monkeypatch.setattr(
