@@ -7,7 +7,7 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from click import IntRange, Option
+from click import Option
 
 from ..evals.checking import Length as Tokens
 from ..evals.metrics import OPTIONS
@@ -63,9 +63,9 @@ _SECTIONS: Sections = {
     **request_sections("schedules baseline"),
     "The text": [
         "split text_field prompt_field answer_field chat_template score glob",
-        "concat min_tokens max_docs windows",
+        "concat max_docs windows",
         option("--budget-tokens", "N", "Tokens to feed per schedule (default: 256k without --windows)."),
-        "streaming split_special_tokens bos",
+        "streaming bos",
     ],
     "How": [
         option("--stride", "N", "Score full documents, in sliding windows N tokens apart (slower)."),
@@ -78,7 +78,6 @@ _SECTIONS: Sections = {
         ),
         "truncation_stride",
         *map(_option_of, OPTIONS.values()),
-        option("--seed", "N", "Stored with the results, which do not depend on it.", IntRange(0), default=0),
     ],
     "The result": [
         CONFIG,

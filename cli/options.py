@@ -207,8 +207,6 @@ _OPTIONS = [
     option("--score", None, "The roles in a chat whose tokens are scored.", OneOf(["all", "assistant"]), default="all"),
     flag("--concat", "Join all documents into one, with blank lines between them."),
     flag("--streaming", "Read a Hub dataset only as far as --max-docs needs."),
-    flag("--split-special-tokens", "Encode the names of special tokens in the text as ordinary text."),
-    option("--min-tokens", "N", "Skip documents with fewer tokens.", click.IntRange(0), default=0),
     option("--max-docs", "N", "At most this many documents."),
     option("--windows", "N|all", "Windows per document; 1 is the first (default: by budget)."),
     option("--batch-tokens", "N", "Tokens to feed at once (default: as many as fit into memory)."),
@@ -238,7 +236,7 @@ REQUEST_OPTIONS = "factor target_length original_length overrides layers replace
 READING = ("split", "text_field", "glob")
 """Options for reading texts; each kind of source takes some of them, or none."""
 
-SOURCE = ("concat", "streaming", "split_special_tokens")
+SOURCE = ("concat", "streaming")
 """Options for reading, joining and tokenizing texts."""
 
 Sections = Mapping[str, Sequence[str | Option]]

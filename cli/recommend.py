@@ -49,7 +49,7 @@ _SECTIONS: Sections = {
     ],
     "Already scaled models": ["replace_scaling on_top"],
     "The text": [
-        "split text_field chat_template score glob concat min_tokens max_docs windows",
+        "split text_field chat_template score glob concat max_docs windows",
         option("--budget-tokens", "N", "Tokens to feed with each finalist (default: 256k)."),
         "bos",
     ],

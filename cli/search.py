@@ -30,7 +30,7 @@ _SECTIONS: Sections = {
         option("--seed", "N", "Seed of the text's order, and of the held-out part.", IntRange(0), default=0),
     ],
     "Target of the schedule": ["layers original_length replace_scaling on_top"],
-    "The text": ["split text_field glob concat max_docs streaming split_special_tokens bos"],
+    "The text": ["split text_field glob concat max_docs streaming bos"],
     "The result": [
         CONFIG,
         out_option("Write the schedule here, and the run into the sibling folder FILE-search.", "FILE.json"),

@@ -77,10 +77,8 @@ def perplexity(
     stride: int | None = None,
     windows: int | str | None = None,
     budget_tokens: int | None = None,
-    min_tokens: int = 0,
     max_docs: int | None = None,
     score: str = "all",
-    split_special_tokens: bool = False,
     short_context: bool = True,
     truncation: bool | None = None,
     truncation_stride: int | None = None,
@@ -89,7 +87,6 @@ def perplexity(
     metric_options: Mapping[str, object] | None = None,
     batch_tokens: int | None = None,
     logits_bytes: int = LOGITS_BYTES,
-    seed: int = 0,
     source: str | None = None,
     path: str | os.PathLike[str] | None = None,
     out: str | Path | None = None,
@@ -125,10 +122,8 @@ def perplexity(
             ones are used (with 1, the first). None uses as many as ``budget_tokens`` allows.
         budget_tokens: positions fed per schedule, shared among the documents, with at least one window each. None means
             :data:`ropescale.evals.data.cutting.BUDGET`, or no limit if ``windows`` is given.
-        min_tokens: skip documents with fewer tokens.
         max_docs: measure at most this many documents; later documents are not read.
         score: "all" tokens of a chat, or only the "assistant" tokens.
-        split_special_tokens: whether names of special tokens in a text are encoded as ordinary text.
         short_context: compare each schedule's predictions with the baseline's at the largest length up to the trained
             one. This runs every schedule and the baseline once more at that length.
         truncation: also measure the model given only the last tokens of the context. None does so if it costs at most
@@ -140,7 +135,6 @@ def perplexity(
         batch_tokens: the maximum number of positions fed together; at least one window is fed. None estimates the
             number that fits into memory.
         logits_bytes: the memory for one block of fp32 logits, in bytes.
-        seed: stored with the results; nothing is random, so no result depends on it.
         source: the name of the documents in the results; None for their own.
         path: the folder of a loaded model, whose files are hashed instead of the live parameters; or the checkpoint
             that servers serve.
@@ -326,10 +320,8 @@ def recommend(
     bos: str | int = "auto",
     windows: int | str | None = None,
     budget_tokens: int | None = None,
-    min_tokens: int = 0,
     max_docs: int | None = None,
     score: str = "all",
-    split_special_tokens: bool = False,
     truncation: bool | None = None,
     truncation_stride: int | None = None,
     batch_tokens: int | None = None,
@@ -359,9 +351,8 @@ def recommend(
         search: whether to also try the schedule that :func:`search` finds on the text of the race.
         search_tokens: the token budget of that search; None for the default of a search.
         original_length, layers, replace_scaling, on_top: as for :func:`ropescale.patch`, for every candidate.
-        bos, windows, budget_tokens, min_tokens, max_docs, score: as for :func:`perplexity`.
-        split_special_tokens, truncation, truncation_stride: as for :func:`perplexity`.
-        batch_tokens, logits_bytes, source, path: as for :func:`perplexity`.
+        bos, windows, budget_tokens, max_docs, score: as for :func:`perplexity`.
+        truncation, truncation_stride, batch_tokens, logits_bytes, source, path: as for :func:`perplexity`.
         out, fresh, force, progress: as for :func:`perplexity`.
 
     Raises:
@@ -418,7 +409,6 @@ def search(
     on_top: bool = False,
     bos: str | int = "auto",
     max_docs: int | None = None,
-    split_special_tokens: bool = False,
     logits_bytes: int = LOGITS_BYTES,
     source: str | None = None,
     path: str | os.PathLike[str] | None = None,
@@ -439,8 +429,7 @@ def search(
         budget_tokens: the maximum number of tokens to feed, including the checks on held-out data.
         seed: determines the held-out documents and the order of the windows.
         original_length, layers, replace_scaling, on_top: as for :func:`ropescale.patch`.
-        bos, max_docs, split_special_tokens, logits_bytes, source, path, fresh, force, progress: as for
-            :func:`perplexity`.
+        bos, max_docs, logits_bytes, source, path, fresh, force, progress: as for :func:`perplexity`.
         out: a file for the schedule, such as ``factors.json``. A folder next to the file, such as ``factors-search``,
             stores the run and every finished step, so that the same call resumes an interrupted search.
 

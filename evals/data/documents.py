@@ -76,21 +76,15 @@ class Document:
 def tokenize(
     texts: Iterable[Text | Document | str],
     tokenizer: PreTrainedTokenizerBase,
-    *,
-    split_special_tokens: bool = False,
 ) -> list[Document]:
     """Encodes texts without adding special tokens, with byte offsets if the tokenizer is fast.
 
     Documents that are already tokens are returned unchanged.
 
-    Args:
-        split_special_tokens: whether to encode a special token's name in the text, such as ``<|endoftext|>``, as
-            ordinary text; by default, the name becomes that token.
-
     Raises:
         DataError: UTF-8 cannot encode a text, because it has a lone surrogate.
     """
-    encoder = TextEncoder(tokenizer, split_special_tokens)
+    encoder = TextEncoder(tokenizer)
     given = (Text(f"document {number}", each) if isinstance(each, str) else each for number, each in enumerate(texts))
     return [encoded(each, encoder) for each in given]
 
@@ -174,19 +168,18 @@ def documents_sha256(documents: Iterable[Document]) -> str:
     return sha256(b"".join(bytes.fromhex(document.sha256) for document in documents))
 
 
-def too_short(longest: tuple[str, int] | None, needed: int, instead: str) -> DataError:
+def too_short(longest: tuple[str, int] | None, needed: int) -> DataError:
     """Returns the error for documents that are all too short.
 
     Args:
         longest: the name and the number of tokens of the longest document.
         needed: the number of tokens that a document needs.
-        instead: what the user can use instead, such as shorter lengths.
     """
     if longest is None or not longest[1]:
         return DataError("every document is empty; give documents with text in them")
     return DataError(
         f"no document has the {needed:,} tokens needed; the longest, {longest[0]}, has {longest[1]:,}: "
-        f"use {instead}, longer documents, or join them",
+        "use shorter lengths, longer documents, or join them",
         "concat",
     )
 

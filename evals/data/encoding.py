@@ -40,16 +40,11 @@ class Encoded:
 
 
 class TextEncoder:
-    """A tokenizer that encodes texts without adding special tokens.
+    """A tokenizer that encodes texts without adding special tokens."""
 
-    Args:
-        split_special_tokens: whether to encode a special token's name in the text as ordinary text.
-    """
-
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, split_special_tokens: bool = False) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self.tokenizer = tokenizer
         self.fast = bool(getattr(tokenizer, "is_fast", False))
-        self._how: dict[str, Any] = {"split_special_tokens": True} if split_special_tokens else {}
 
     def whole(self, text: str) -> Encoded:
         """Encodes a full text."""
@@ -76,9 +71,7 @@ class TextEncoder:
 
     def _encoded(self, text: str, offsets: bool = False) -> Any:
         # verbose=False: a document may exceed model_max_length, which would cause a warning.
-        return self.tokenizer(
-            text, add_special_tokens=False, return_offsets_mapping=offsets, verbose=False, **self._how
-        )
+        return self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=offsets, verbose=False)
 
 
 def _settles(part: bytes, found: Encoded, count: int) -> bool:

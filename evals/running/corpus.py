@@ -149,7 +149,7 @@ class Corpus:
         With a stride, uses whole documents that have a token to score, but only the last tokens of a prompt.
         """
         options, tokenizer = self.options, self._tokenizer
-        encoder = None if tokenizer is None else TextEncoder(tokenizer, options.split_special_tokens)
+        encoder = None if tokenizer is None else TextEncoder(tokenizer)
         silent: list[Document] = []
         self.bos = data_documents.bos_id(self.bos_option, tokenizer)
         sources = self._placed(given, silent)
@@ -158,7 +158,7 @@ class Corpus:
         if options.stride is None:
             per_text = options.windows if isinstance(options.windows, int) else None
             in_all = None if options.budget is None else max(1, options.budget // self.lengths[-1])
-            limits = Limits(longest.stop, max(longest.stop, options.min_tokens), per_text, in_all)
+            limits = Limits(longest.stop, per_text, in_all)
         else:
 
             def whole(text: Source) -> Document:
@@ -167,7 +167,7 @@ class Corpus:
                 return document.part(start, None)
 
             sources = map(whole, sources)
-            limits = Limits(longest.scored + 1, max(longest.scored + 1, options.min_tokens), windows=1)
+            limits = Limits(longest.scored + 1, windows=1)
         cutter = Cutter(limits, encoder)
         cuts = cutter.cuts(sources, options.max_docs)
         reasons = {"without_assistant": len(silent), "duplicates": cutter.skipped["duplicates"]}
@@ -176,14 +176,13 @@ class Corpus:
         if not cuts:
             if not cutter.skipped["too_short"]:
                 chats.check_scored(silent, self._stops)
-            instead = "a smaller min_tokens" if limits.needed == options.min_tokens else "shorter lengths"
-            raise data_documents.too_short(cutter.longest, limits.needed, instead)
+            raise data_documents.too_short(cutter.longest, limits.size)
         self.documents = [window for cut in cuts for window in cut.windows]
         self.windows = [len(cut.windows) for cut in cuts]
         if options.stride is not None:
             name, tokens = max(((each.name, len(each.ids)) for each in self.documents), key=lambda each: each[1])
             if tokens < longest.stop:  # no document reaches the longest length
-                raise data_documents.too_short((name, tokens), longest.stop, "shorter lengths")
+                raise data_documents.too_short((name, tokens), longest.stop)
             return
         chats.check_scored(self.documents, self._stops)  # so that every length has a result
         fed = len(self.documents) * self.lengths[-1]

@@ -47,14 +47,12 @@ class PerplexityOptions(RunOptions):
         stride: None measures the first L positions of each window. A number measures whole documents in sliding windows
             of L positions, this many tokens apart. Of a prompt with its answer, only the last tokens that fit into the
             largest length are measured.
-        min_tokens: skip documents with fewer tokens.
         max_docs: measure at most this many documents; later documents are not read.
         score: "all" tokens of a chat, or only the "assistant" tokens; see :mod:`ropescale.evals.data.chats`.
         windows: the maximum number of windows per document, or "all". If a document has more windows, evenly spaced
             ones are used (with 1, the first). None uses as many as ``budget_tokens`` allows.
         budget_tokens: positions fed per schedule, shared among the documents, with at least one window each. None means
             :data:`ropescale.evals.data.cutting.BUDGET`, or no limit if ``windows`` is given.
-        split_special_tokens: as for :func:`ropescale.evals.data.documents.tokenize`.
         batch_tokens: the maximum number of positions fed together; at least one window is fed. None estimates the
             number that fits into memory.
         logits_bytes: the memory for one block of fp32 logits, in bytes.
@@ -63,7 +61,6 @@ class PerplexityOptions(RunOptions):
         truncation: also measure the model given only the last tokens of the context. None does so if it costs at most
             as much as everything else.
         truncation_stride: the number of tokens that each window of truncation scores; implies ``truncation``.
-        seed: stored with the results; nothing is random, so no result depends on it.
         of_metrics: the values of the options that metrics declare, by name.
         patching: keyword arguments of :func:`ropescale.patch` for every schedule, such as ``layers`` or ``on_top``.
         source: the name of the documents in the results.
@@ -72,18 +69,15 @@ class PerplexityOptions(RunOptions):
     """
 
     stride: int | None = None
-    min_tokens: int = 0
     max_docs: int | None = None
     score: str = chats.ALL
     windows: int | str | None = None
     budget_tokens: int | None = None
-    split_special_tokens: bool = False
     batch_tokens: int | None = None
     logits_bytes: int = LOGITS_BYTES
     short_context: bool = True
     truncation: bool | None = None
     truncation_stride: int | None = None
-    seed: int = 0
     of_metrics: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -113,8 +113,7 @@ class PerplexityRun:
             if not self.part.title:
                 if special := self.corpus.special:
                     self.notes.tell(
-                        f"{special:,} tokens of the text are special tokens, which may mark the start or end of text; "
-                        "split_special_tokens encodes them as ordinary text"
+                        f"{special:,} tokens of the text are special tokens, which may mark the start or end of text"
                     )
                 to_run = runner.announce(self._about)
                 if told and (to_run or not last):
@@ -266,7 +265,6 @@ class PerplexityRun:
                 **({} if options.stride else {"windows": options.windows, "budget_tokens": options.budget}),
                 **({} if options.score == chats.ALL else {"score": options.score}),
                 **(self.truncation.facts if self.truncation else {}),
-                "seed": options.seed,
                 **{name: options.of_metrics[name] for name, option in OPTIONS.items() if option.read is None},
                 **names_for(self.variants),
                 **self.backend.protocol,

@@ -23,7 +23,6 @@ class SearchOptions(RunOptions):
         budget_tokens: the maximum number of tokens to feed, including the checks on held-out data.
         seed: determines the held-out documents and the order of the windows.
         max_docs: read at most this many documents.
-        split_special_tokens: as for :func:`ropescale.evals.data.documents.tokenize`.
         logits_bytes: the memory for one block of fp32 logits, in bytes.
         patching: keyword arguments of :func:`ropescale.patch`, such as ``layers``.
         source: the name of the documents in the results.
@@ -34,7 +33,6 @@ class SearchOptions(RunOptions):
     budget_tokens: int = 500_000
     seed: int = 0
     max_docs: int | None = None
-    split_special_tokens: bool = False
     logits_bytes: int = LOGITS_BYTES
 
     def __post_init__(self) -> None:

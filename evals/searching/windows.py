@@ -238,7 +238,6 @@ def feed_text(
     reading = PerplexityOptions(
         budget_tokens=(max(fewest, feeds) + (MOST_JUDGES if judged else 0)) * target,
         max_docs=options.max_docs,
-        split_special_tokens=options.split_special_tokens,
         short_context=False,
         progress=options.progress,
         logits_bytes=options.logits_bytes,

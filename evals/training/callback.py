@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerState, TrainingArguments
@@ -13,8 +12,6 @@ from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerState,
 from ...checkpoints.saving import carries_ours, complete
 from ...errors import DataError
 from ...models.patching import patch
-from ...request import RequestOptions
-from ..metrics import OPTIONS
 from ..progress import Notes
 from ..running.options import PerplexityOptions
 from .measuring import Figures, Measuring, refuse_unmeasurable
@@ -26,33 +23,9 @@ if TYPE_CHECKING:
 
     from ...models.patching import Patch
     from ..data.chats import Given
-    from ..data.key_tokens import KeySpans
 
 FOLDER = "measured"
 """The subfolder of Trainer's output folder for the measurements."""
-
-
-class CallbackOptions(RequestOptions, total=False):
-    """The keywords of :func:`ropescale.evals.perplexity` that :class:`TrainingCallback` passes on."""
-
-    stride: int | None
-    windows: int | str | None
-    budget_tokens: int | None
-    min_tokens: int
-    max_docs: int | None
-    score: str
-    split_special_tokens: bool
-    short_context: bool
-    truncation: bool
-    truncation_stride: int | None
-    repeat_distance: int | None
-    key_spans: str | Path | KeySpans | None
-    metric_options: Mapping[str, object]
-    batch_tokens: int | None
-    logits_bytes: int
-    source: str | None
-    path: str | os.PathLike[str] | None
-    progress: bool
 
 
 class TrainingCallback(TrainerCallback):
@@ -78,8 +51,8 @@ class TrainingCallback(TrainerCallback):
 
     Args:
         schedule: the schedule to patch the model with when the Trainer is created, unless ropescale already applied
-            one. Default: the schedule that the model already has, from a patch, the folder that it was loaded from, or
-            its configuration.
+            one, with further options of :func:`ropescale.patch`. Default: the schedule that the model already has, from
+            a patch, the folder that it was loaded from, or its configuration.
         eval_documents: the documents to measure on, as for :func:`ropescale.evals.perplexity`.
         lengths: context lengths in positions, including BOS, such as ``"256,2k"``.
         tokenizer: the tokenizer for text documents. Default: Trainer's ``processing_class``.
@@ -89,13 +62,8 @@ class TrainingCallback(TrainerCallback):
         out: the folder of the measurements. Default: ``measured`` in Trainer's ``output_dir``.
         save: whether to add the files of :func:`ropescale.save` to every checkpoint.
         log: a function that receives the results, for TensorBoard and similar loggers: ``callback.log = trainer.log``.
-        factor, target_length, original_length, overrides, layers, replace_scaling, on_top, freeze_at: as for
-            :func:`ropescale.patch`, for ``schedule``.
-        stride, windows, budget_tokens, min_tokens, max_docs, score: as for :func:`ropescale.evals.perplexity`.
-        split_special_tokens, short_context, truncation: as for :func:`ropescale.evals.perplexity`.
-        truncation_stride, repeat_distance, key_spans: as for :func:`ropescale.evals.perplexity`.
-        metric_options, batch_tokens, logits_bytes: as for :func:`ropescale.evals.perplexity`.
-        source, path, progress: as for :func:`ropescale.evals.perplexity`.
+        stride, windows, budget_tokens, max_docs, score: as for :func:`ropescale.evals.perplexity`.
+        short_context, batch_tokens, progress: as for :func:`ropescale.evals.perplexity`.
 
     Raises:
         DataError: documents are given without lengths, lengths without documents, or an option has no effect.
@@ -113,13 +81,31 @@ class TrainingCallback(TrainerCallback):
         out: str | Path | None = None,
         save: bool = True,
         log: Callable[[Figures], object] | None = None,
-        **options: Unpack[CallbackOptions],
+        stride: int | None = None,
+        windows: int | str | None = None,
+        budget_tokens: int | None = None,
+        max_docs: int | None = None,
+        score: str = "all",
+        short_context: bool = True,
+        batch_tokens: int | None = None,
+        progress: bool = False,
     ) -> None:
-        self.schedule = schedule
-        self.options = _measurement(options)
-        _refuse_useless(eval_documents, lengths, every, check_every, options)
-        self.eval_documents, self.lengths, self.tokenizer = eval_documents, lengths, tokenizer
-        self.every, self.check_every, self.out, self.save, self.log = every, check_every, out, save, log
+        measuring: dict[str, Any] = {
+            "stride": stride,
+            "windows": windows,
+            "budget_tokens": budget_tokens,
+            "max_docs": max_docs,
+            "score": score,
+            "short_context": short_context,
+            "batch_tokens": batch_tokens,
+            "progress": progress,
+        }
+        _refuse_useless(eval_documents, lengths, every, check_every, measuring)
+        # A model in training no longer uses the tables that truncation needs.
+        self.options = PerplexityOptions(truncation=False, **measuring)
+        self.schedule, self.eval_documents, self.lengths = schedule, eval_documents, lengths
+        self.tokenizer, self.out, self.save, self.log = tokenizer, out, save, log
+        self.every, self.check_every = every, check_every
         self.patch: Patch | None = None
         self.measuring: Measuring | None = None
         self.measured: dict[int, Figures] = {}
@@ -132,12 +118,12 @@ class TrainingCallback(TrainerCallback):
         """Patches the model before it is wrapped or compiled, unless ropescale already applied a schedule."""
         own = plain(model)
         if self.schedule is not None and not carries_ours(own):
-            self.patch = patch(own, self.schedule, **self.options.patching)
+            self.patch = patch(own, self.schedule)
 
     def on_train_begin(self, args, state, control, *, model: nn.Module, **rest: object) -> None:
         """Verifies the schedule, and measures the model before the first step."""
         self.on_init_end(args, state, control, model=model)  # Trainer may have created the model only now
-        prove(plain(model), self.schedule, self.options.patching, self.save)
+        prove(plain(model), self.schedule, self.save)
         self._unwatch()
         self._loss, self._hook = None, plain(model).register_forward_hook(self._keep_loss)
         self._begin(args, state, model, rest.get("processing_class"))
@@ -234,31 +220,18 @@ def _as_tokenizer(processing: object) -> PreTrainedTokenizerBase | None:
     return processing if isinstance(processing, PreTrainedTokenizerBase) else None
 
 
-def _measurement(options: CallbackOptions) -> PerplexityOptions:
-    """Returns the options of the measurements; :func:`ropescale.patch` has its own among them."""
-    given: dict[str, Any] = {**options}
-    patching = {name: given.pop(name) for name in RequestOptions.__annotations__ if name in given}
-    of_metrics = {name: given.pop(name) for name in OPTIONS if name in given} | dict(
-        given.pop("metric_options", None) or {}
-    )
-    # A model in training no longer uses the tables that truncation needs.
-    given.setdefault("truncation", None if given.get("truncation_stride") else False)
-    return PerplexityOptions(patching=RequestOptions(**patching), of_metrics=of_metrics, **given)
-
-
 def _refuse_useless(
-    documents: object, lengths: object, every: int | None, check_every: int | None, options: CallbackOptions
+    documents: object, lengths: object, every: int | None, check_every: int | None, measuring: Mapping[str, object]
 ) -> None:
     """Raises an error if an option has no effect, or a number of steps is invalid."""
     if (documents is None) != (lengths is None):
         there, lacking = ("lengths", "eval_documents") if documents is None else ("eval_documents", "lengths")
         raise DataError(f"{there} needs {lacking}; give both, or neither", there, lacking)
-    given = [name for name, value in options.items() if value not in (None, False)]
-    useless = [name for name in given if name not in RequestOptions.__annotations__]
+    given = [name for name, value in measuring.items() if value != getattr(PerplexityOptions, name)]
     if every is not None:
-        useless.append("every")
-    if documents is None and useless:
-        name = useless[0]
+        given.append("every")
+    if documents is None and given:
+        name = given[0]
         raise DataError(f"{name} needs eval_documents to measure on; give both, or neither", name)
     for name, steps in {"every": every, "check_every": check_every}.items():
         if steps is not None and steps < 1:

@@ -96,10 +96,10 @@ class Measuring:
         """
         own = plain(model)
         with undisturbed(own):
-            schedules = Schedules(baseline=baseline, patching=self.options.patching)
+            schedules = Schedules(baseline=baseline)
             block = self.options.logits_bytes
             scorer = SharedScorer(cast("PreTrainedModel", own), block) if is_shared(own) else None
-            backend = LoadedModel(unwrapped(own), self.options.path, block, scorer, Variant(own))
+            backend = LoadedModel(unwrapped(own), None, block, scorer, Variant(own))
             result = carry_out(PerplexityRun(backend, self.corpus, schedules), None, group=processes(own))
         names = {AS_IS: stage(own, step), BASE: UNSCALED}
         result = replace(

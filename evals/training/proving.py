@@ -6,7 +6,6 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -21,9 +20,6 @@ from ...verifying.examining import examine_model, examine_tables
 from ...verifying.verification import Verification, in_memory
 from ..backends import fingerprints
 from ..parallel.processes import Group, World
-
-if TYPE_CHECKING:
-    from ...request import RequestOptions
 
 
 def plain(model: nn.Module) -> nn.Module:
@@ -74,7 +70,7 @@ def check_tables(model: nn.Module) -> None:
     _check(examine_tables(model))
 
 
-def prove(model: nn.Module, schedule: object, options: RequestOptions | None, saved: bool) -> None:
+def prove(model: nn.Module, schedule: object, saved: bool) -> None:
     """Verifies that the schedule of an unwrapped model is live in every process.
 
     The first check compares the tables, and the second one runs a forward pass to see which modules are called. Every
@@ -82,7 +78,7 @@ def prove(model: nn.Module, schedule: object, options: RequestOptions | None, sa
     collective forward pass starts if one process has a problem.
 
     Args:
-        schedule, options: the requested schedule, or None for the model's own, and keywords of :func:`ropescale.patch`.
+        schedule: the requested schedule, or None for the model's own.
         saved: whether ropescale will save the model; a schedule that no file can express is then a problem.
 
     Raises:
@@ -94,7 +90,7 @@ def prove(model: nn.Module, schedule: object, options: RequestOptions | None, sa
         report = examine_tables(model)
         _check(report)
         if schedule is not None:
-            _refuse_other(model, make_plan(configuration_before(model), Request.of(schedule, **(options or {}))))
+            _refuse_other(model, make_plan(configuration_before(model), Request(schedule)))
         if saved:
             refuse_incompletable(model)
         return f"{report.intended} (tables {fingerprints.table_sha256(model)[:12]})"

@@ -254,18 +254,17 @@ def test_documents_that_are_left_out_are_counted_and_the_longest_is_named(stride
         )
 
     ids = [[1] * 5, [], [2] * 3, [1] * 6, [1] * 5, [1] * 7]
-    found = corpus(ids, 5, min_tokens=5)
+    ids[2] = ids[2][: 1 if stride else 2]  # too short to score a token, or for the length
+    found = corpus(ids, 5)
     assert [len(document.ids) for document in found.documents] == [5, 6, 7]
     assert found.skipped == {"too_short": 1, "empty": 1, "duplicates": 1}
-    found = corpus(ids, 5, min_tokens=5, max_docs=2)
+    found = corpus(ids, 5, max_docs=2)
     assert [len(document.ids) for document in found.documents] == [5, 6]
     assert found.skipped == {"too_short": 1, "empty": 1}
     found = corpus([ids[3], ids[3], [3] * 6], 5, max_docs=2)  # the same again does not count towards max_docs
     assert [document.ids[0] for document in found.documents] == [1, 3] and found.skipped["duplicates"] == 1
     with pytest.raises(DataError, match=r"2,048 tokens.*document 1, has 1,200: use shorter lengths, longer"):
         corpus([[1] * 5, [1] * 1200], 2048)
-    with pytest.raises(DataError, match=r"no document has the 9 tokens needed.*use a smaller min_tokens, longer"):
-        corpus([[1] * 5], 3, min_tokens=9)
     with pytest.raises(DataError, match="every document is empty"):
         corpus([[], []], 10)
 
@@ -330,7 +329,7 @@ def streamed(name, **asked):
 def test_a_stream_is_read_until_enough_documents_are_long_enough(hub):
     seen = []
     texts = (seen.append(text.name) or text for text in streamed("org/books", split="train"))
-    found = Corpus(texts, 26, byte_tokenizer(), "no", PerplexityOptions(max_docs=2, windows=1, min_tokens=26))
+    found = Corpus(texts, 26, byte_tokenizer(), "no", PerplexityOptions(max_docs=2, windows=1))
     assert [len(document.ids) for document in found.documents] == [26, 36]
     assert seen == [f"org/books train row {i}" for i in range(4)] and hub[0][2] is True
     assert found.skipped == {"too_short": 2, "empty": 0}
@@ -407,15 +406,12 @@ def test_the_commit_of_a_short_name_is_in_the_result(shelf, checkpoint, ran):
 # --- tokenizers ---
 
 
-def test_special_tokens_in_the_text_are_counted_or_split():
+def test_special_tokens_in_the_text_are_counted():
     """A name such as <s> in a web page, which the model would read as the beginning of a text."""
-    tokenizer, text = byte_tokenizer(), "a<s>b<s>"
-    read, split = tokenize([text], tokenizer), tokenize([text], tokenizer, split_special_tokens=True)
-    assert [len(d.ids) for d in (*read, *split)] == [4, 8]
-    assert read[0].ids[1] == 256 == tokenizer.bos_token_id and tokenizer.decode(split[0].ids) == text
-    assert (special_tokens(read, tokenizer), special_tokens(split, tokenizer)) == (2, 0)
-    assert [d.byte_ends[-1] for d in (*read, *split)] == [8, 8]
-    assert special_tokens(read, None) == 0
+    tokenizer = byte_tokenizer()
+    [read] = tokenize(["a<s>b<s>"], tokenizer)
+    assert read.ids[1] == 256 == tokenizer.bos_token_id and (len(read.ids), read.byte_ends[-1]) == (4, 8)
+    assert (special_tokens([read], tokenizer), special_tokens([read], None)) == (2, 0)
 
 
 def test_an_unknown_word_is_no_special_token_of_the_text():
