@@ -185,12 +185,7 @@ def _refuse_contradiction(
             "out",
         )
     if out is None and not in_place and not dry_run:
-        raise CheckpointError(
-            "name the output folder, or patch in place, or use a dry run",
-            "out",
-            "in_place",
-            "dry_run",
-        )
+        raise CheckpointError("name the output folder, or use a dry run", "out", "dry_run")
     for name, given in (("force", force), ("link", link is not None)):
         if given and out is None:
             raise CheckpointError(f"{name} applies to an output folder; name one, or leave {name} out", name, "out")

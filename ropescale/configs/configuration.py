@@ -379,8 +379,9 @@ def widened(configuration: Configuration, length: int) -> Configuration:
         if kind == "dynamic" or (kind == "longrope" and configuration.family.derives_attention_scale):
             raise ConfigError(
                 f"{kind} of {configuration.model_type} follows max_position_embeddings, so a longer window is another "
-                "table; name a schedule",
-                "target_length",
+                "table; replace the scaling by a schedule",
+                "replace_scaling",
+                "schedule",
             )
         # what transformers would derive from the old maximum
         derived = {"factor": rope.max_length / rope.original_length, ORIGINAL: rope.original_length}

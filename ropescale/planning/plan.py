@@ -290,9 +290,10 @@ def _refuse_moved(
         if kind not in ("yarn", "dynamic", "longrope"):
             continue
         if stock_table(rope, rope.original_length) != stock_table(new, new.original_length):
+            derived = f"; write its factor {rope.max_length / rope.original_length!r} there" if kind == "yarn" else ""
             raise ScheduleError(
-                f"{brief(key)} layers must not change, but their {kind} follows max_position_embeddings, which "
-                "changes; write its factor into config.json",
+                f"{brief(key)} layers must not change, but their {kind} follows max_position_embeddings in "
+                f"config.json, which changes{derived}",
                 advice=[WayOut("choose all layers", options={"layers": "all"})],
             )
 

@@ -383,7 +383,7 @@ def _with_target(spec: Spec, trained: int, target: int) -> Spec:
     if isinstance(factor, (int, float)) and abs(factor * trained - target) >= 1:
         raise ScheduleError(
             f"factor {factor:g} x trained length {trained} = {factor * trained:.10g}, but the target length is "
-            f"{target}; use the factor {target / trained:g}, or leave one of the two out",
+            f"{target}; use the factor {target / trained:.12g}, or leave one of the two out",
             "target_length",
         )
     return spec.with_fields(factor=target / trained) if spec.lacks("factor") else spec
