@@ -550,7 +550,7 @@ def check_target(source: Path | None, out: str | Path, force: bool = False) -> P
     except (RuntimeError, ValueError) as error:  # an unknown home, or a null byte
         raise CheckpointError(f"{str(out)!r} cannot be written: {error}; choose another folder") from None
     if here == there:
-        raise CheckpointError(f"{target} is the source itself; choose another folder", "out")
+        raise CheckpointError(f"{target} is the source itself; choose another folder")
     if here and (here in there.parents or there in here.parents):
         raise CheckpointError(f"{target} and the source {source} overlap; choose another folder")
     nearest = next(parent for parent in target.absolute().parents if os.path.lexists(parent))

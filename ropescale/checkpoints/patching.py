@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Unpack
 
+from ..configs import class_defaults
+from ..configs.finding import dotted
 from ..engines.advice import engine_warnings
 from ..engines.model_code import is_in_transformers
 from ..errors import CheckpointError
@@ -234,10 +236,13 @@ def warnings_of(source: Path, plan: Plan, weights: bool) -> Iterator[str]:
     for name in ("params.json", "original/params.json"):
         if any(key in optional_json(source / name) for key in _PARAMS_KEYS):
             yield f"{name}: still describes the original model; an engine that reads that file applies no scaling"
-    if not is_in_transformers(model_type):
+    whole, where = str(plan.planned.raw.get("model_type")), dotted(plan.planned.path)
+    for unknown in dict.fromkeys([whole, model_type]):
+        if is_in_transformers(unknown) or unknown in class_defaults.sections():
+            continue
         yield (
-            f"model type {brief(model_type)} is unknown to ropescale; `ropescale verify` shows whether its code "
-            "reads these keys"
+            f"model type {brief(unknown)} is unknown to ropescale; whether its code reads what is written in {where} "
+            "is not known, and `ropescale verify` shows it"
         )
     yield from engine_warnings(plan)
 

@@ -21,6 +21,9 @@ LONGEST_STATED = 2**40
 """A larger value means that there is no limit."""
 
 _USUAL: tuple[Path, ...] = (("thinker_config", "text_config"), ("text_config",))
+_READ: tuple[Path, ...] = (*_USUAL, ("language_config",), ("llm_config",), ("decoder",), ("generator",), ())
+"""The sections that the code of published models reads: DeepSeek-VL2's, InternVL's, and transformers' own names."""
+
 _TEXT_KEYS = (
     {"hidden_size", "n_embd", "d_model"},
     {"num_attention_heads", "n_head", "n_heads"},
@@ -88,19 +91,20 @@ def find_section(config: Mapping[str, object]) -> tuple[Path, str]:
     """Returns the path of the language model's section, and why it cannot be determined ("" if it can).
 
     A class of transformers reads the top level or ``text_config``. For other types, the one section that looks like a
-    language model's is taken; two that do are named in a refusal, because their code is not known.
+    language model's is taken; two that do, or one of another name, are named in a refusal, because their code is not
+    known.
     """
     known, model_type = class_defaults.load(), str(config.get("model_type"))
     if model_type in known:
         return (("text_config",) if "text" in (known[model_type] or {}) else ()), ""
     usual = next((path for path in _USUAL if isinstance(at(config, path), Mapping)), None)
     paths = [*sections_in(config)] if usual is None else [usual]
-    if len(paths) < 2:
+    if len(paths) < 2 and {*paths} <= {*_READ}:
         return (*paths, ())[0], ""
-    names = " and ".join(map(dotted, sorted(paths)))
+    names, which = " and ".join(map(dotted, sorted(paths))), "which of them" if paths[1:] else "whether"
     return paths[0], (
-        f"config.json describes a language model in {names}, and which of them the code of model type "
-        f"{model_type[:60]!r} reads is not known; nothing is read or changed"
+        f"config.json describes a language model in {names}, and {which} the code of model type {model_type[:60]!r} "
+        f"reads{'' if paths[1:] else ' it'} is not known; nothing is read or changed"
     )
 
 

@@ -206,12 +206,14 @@ SECTIONS = [
     ("deepseek_vl_v2", ["language_config"]),
     ("internvl_chat", ["llm_config"]),
     ("qwen2_5_omni", ["thinker_config", "text_config"]),
-    ("brandnew", ["model", "decoder"]),
+    ("brandnew", ["decoder"]),
 ]
 
 
 @pytest.mark.parametrize(("model_type", "path"), SECTIONS)
-def test_a_language_models_section_is_read_and_written_under_its_own_name(model_type, path, tmp_path):
+def test_a_language_models_section_is_read_and_written_under_its_own_name_and_an_unknown_type_is_named(
+    model_type, path, tmp_path
+):
     config = LLAMA
     for name in reversed(path):
         config = {name: config}
@@ -223,6 +225,8 @@ def test_a_language_models_section_is_read_and_written_under_its_own_name(model_
         inner = inner[name]
     assert inner[MAXIMUM] == 8192 and inner["rope_parameters"]["rope_type"] == "yarn"
     assert written.keys() == {"model_type", path[0], *others} and written.get("talker_config", LLAMA) == LLAMA
+    said = f"type '{model_type}' is unknown to ropescale; whether its code reads what is written in {'.'.join(path)} is"
+    assert any(said in each for each in done.warnings) == (model_type != "qwen2_5_omni")
     assert ("describes a language model: talker_config" in str(done.plan.notes)) == ("talker_config" in others)
 
 
@@ -246,6 +250,8 @@ REFUSED = [
     (LLAMA | {"model_type": "ultrabert"}, "ultrabert keeps rope_parameters per layer type (sliding_attention, full_"),
     (LLAMA | {"model_type": "clip_text_model"}, "of clip_text_model in no section"),
     ({"model_type": "brandnew", "a": LLAMA, "b": LLAMA}, "in a and b"),
+    *(({"model_type": "brandnew", each: LLAMA}, f"in {each}, and whether the code of mod") for each in ("llm", "a.b")),
+    ({"model_type": "brandnew", "model": {"decoder": LLAMA}}, "in model.decoder, and whether the code of model type"),
     *((LLAMA | {"model_type": each}, "reads keys of its own") for each in ("chatglm", "baichuan", "qwen")),
     (OWN | {"model_type": "brandnew"}, "lacks rope_theta; its own code may compute this from other keys"),
 ]

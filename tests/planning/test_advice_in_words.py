@@ -52,7 +52,7 @@ def test_an_edit_of_the_configuration_that_is_advised_is_accepted(config, wrong,
 DYNAMIC = LLAMA | {"rope_scaling": {"type": "dynamic", "factor": 2.0}}
 OPTIONS = [
     (LLAMA, "yarn:factor=2", "use a dry run (-o, --dry-run)", "yarn:factor=2 --dry-run"),
-    (LLAMA, "yarn:factor=2 -o M", "is the source itself; choose another folder (-o)", "yarn:factor=2 -o P"),
+    (LLAMA, "yarn:factor=2 -o M", "is the source itself; choose another folder", "yarn:factor=2 -o P"),
     (LLAMA, "as-is --freeze-at 8k --dry-run", "name a schedule", "dynamic:factor=2 --freeze-at 8k --dry-run"),
     (
         *(DYNAMIC, "as-is --target-length 1m --dry-run", "replace the scaling by a schedule (--replace-scaling, --sch"),
