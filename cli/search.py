@@ -26,7 +26,9 @@ _SECTIONS: Sections = {
     "Search": [
         data_option("File, folder, JSONL, parquet, Hub NAME[:CONFIG] or -. May be repeated."),
         option("--target-length", "N", "The target context, such as 32k.", required=True),
-        option("--budget-tokens", "N", "The total number of tokens to feed.", default=500_000),
+        option("--budget-windows", "N", "The total number of windows to feed (default: 240).", IntRange(1)),
+        option("--budget-tokens", "N", "The same in tokens."),
+        option("--for engine", "ENGINE", "Search the schedules of an engine: vllm, sglang, mlx-lm, ..."),
         option("--seed", "N", "Seed of the text's order, and of the held-out part.", IntRange(0), default=0),
     ],
     "Target of the schedule": ["layers original_length replace_scaling on_top"],

@@ -401,7 +401,9 @@ def search(
     target_length: int | str,
     *,
     tokenizer: PreTrainedTokenizerBase | None = None,
-    budget_tokens: int | str = SearchOptions.budget_tokens,
+    budget_windows: int | None = None,
+    budget_tokens: int | str | None = None,
+    engine: str | None = None,
     seed: int = 0,
     original_length: int | str | None = None,
     layers: str | None = None,
@@ -426,7 +428,10 @@ def search(
         model, tokenizer: as for :func:`perplexity`, without servers.
         documents: as for :func:`perplexity`; only documents of at least ``target_length`` positions are used.
         target_length: the target context length in positions, including BOS.
-        budget_tokens: the maximum number of tokens to feed, including the checks on held-out data.
+        budget_windows: the maximum number of windows to feed, including the checks on held-out data; None for 240,
+            unless ``budget_tokens`` is given.
+        budget_tokens: the same in tokens.
+        engine: search only schedules that this engine computes exactly; see ``ropescale export``.
         seed: determines the held-out documents and the order of the windows.
         original_length, layers, replace_scaling, on_top: as for :func:`ropescale.patch`.
         bos, max_docs, logits_bytes, source, path, fresh, force, progress: as for :func:`perplexity`.
@@ -467,12 +472,15 @@ def _search_run(
 ) -> SearchRun:
     """Prepares a search: checks what is cheap first, and loads the weights last."""
     from .searching.search_run import SearchRun
+    from .searching.search_space import space_of
     from .searching.windows import feed_text
 
     notes = _notes(options.progress, here)
     options = replace(options, progress=notes)
     refuse_endless(documents, options.max_docs)
     texts, source = texts_of(documents)
+    plan = plan_of_start(given.configs[bool(options.patching.get("on_top"))], lengths[-1], options.patching)
+    space_of(plan, lengths[-1], options.engine)
     data = feed_text(texts, lengths[-1], given.tokenizer, bos, options, source=source)
     given.warn(notes)
     return SearchRun(given.backend(here, options.logits_bytes), data, options, file)

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from ...engines import ENGINES, deviations
 from ...errors import DataError
 from ...schedules.specs import parse, repeated
 from ..backends import fingerprints
@@ -239,7 +238,8 @@ class RecommendRun:
     def _search(self) -> None:
         """Searches on the race's text, which does not overlap with the held-out text, and adds the schedule found."""
         options = SearchOptions(
-            budget_tokens=self._search_tokens,
+            budget_tokens=self.options.search_tokens,
+            engine=self.options.engine,
             patching=self.options.text.patching,
             source=self.corpus.source,
             path=self.options.text.path,
@@ -255,15 +255,7 @@ class RecommendRun:
             return
         run.search(self._store, self._group)
         self.fed += run.spent
-        engine = self.options.engine
-        if engine and deviations(ENGINES[engine], run.learned.found_plan):
-            self.notes.warn(f"warning: {ENGINES[engine].name} does not compute the schedule that the search found")
-            return
         self.candidates = self.candidates.with_searched(self._group.from_leader(run.spec))
-
-    @property
-    def _search_tokens(self) -> int:
-        return self.options.search_tokens or SearchOptions.budget_tokens
 
     # --- notes and the record ---
 
@@ -271,7 +263,9 @@ class RecommendRun:
         goal, specs, documents = self.objective, self.candidates.specs, len(self.corpus.windows)
         tokens = goal.target * expected(len(specs), len(self.candidates.always), self.race, self.held_out, self._most)
         tokens += self._truncation_positions
-        searched = self._search_tokens if self.options.search and goal.is_beyond else 0
+        searched = 0
+        if self.options.search and goal.is_beyond:
+            searched = goal.target * SearchOptions(budget_tokens=self.options.search_tokens).feeds(goal.target)
         tokens += searched + goal.target * len(self.held_out) if searched else 0
         windows = len(self.corpus.documents)
         whole = len(specs) * windows * goal.target

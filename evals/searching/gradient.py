@@ -16,15 +16,12 @@ from ..store import Facts, Store, key_of
 from .learner import Evaluator
 from .metrics import Trial
 from .search_space import Point, Space
-from .windows import BATCH, CHECKS, WINDOWS, Budget, WeightedWindow, tokens_in
+from .windows import BATCH, CHECKS, Budget, WeightedWindow, tokens_in
 
 T = TypeVar("T")
 
 AVERAGING = 0.1
 """The weight of each iterate in the average."""
-
-TRIED = 0.1
-"""The share of the budget for comparing starts."""
 
 PATIENCE = 3
 """The search ends after this many checks in a row without a better loss."""
@@ -34,26 +31,22 @@ BETAS = (0.9, 0.99)
 
 
 def search(space: Space, budget: Budget, windows: Sequence[WeightedWindow], trials: Trials) -> Trial:
-    """Runs gradient descent from YaRN's default, or from a ramp that starts later, and returns the check with the
-    lowest loss.
+    """Runs gradient descent from YaRN's default or a known good ramp, and returns the check with the lowest loss.
 
     The gradient with respect to the ramp's start is noisy: at a far position a fast pair has made many turns, so a tiny
     change of its frequency changes its angle a lot. In YaRN's default the ramp starts at a fast pair, where the noise
-    slows or stops the descent. So a few starts are compared first, if this takes at most :data:`TRIED` of the budget.
+    slows or stops the descent. So a few starts are compared first, if the budget allows.
 
     Args:
         windows: the windows to learn from, in the order in which they are fed.
         trials: computes the losses.
     """
-    point, starts = space.start, [space.start, *space.later_starts]
-    compared = windows[: min(WINDOWS, int(TRIED * budget.windows / len(starts)))]
-    set_aside = len(starts) * len(compared) + CHECKS * budget.held_out
-    steps = max(0, (budget.windows - set_aside) // BATCH)
+    point, compared, steps = space.start, windows[: budget.compared], budget.steps
     checked_after = {round(steps * n / (CHECKS - 1)) - 1 for n in range(1, CHECKS)}  # the last step among them
 
     checks = [trials.check(space.start)]
     if compared:
-        point = least(trials.compare(starts, compared)).point
+        point = least(trials.compare(space.starts, compared)).point
     average, feed = point, cycle(windows)
     numbers, rates = torch.tensor(point, dtype=torch.float64), torch.tensor(space.rates, dtype=torch.float64)
     adam = torch.optim.Adam([numbers], lr=1.0, betas=BETAS)

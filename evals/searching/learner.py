@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from functools import partial
 from itertools import islice
 from types import MethodType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import nn
@@ -30,7 +30,7 @@ from ...models import patching
 from ...models.rotary_modules import layer_keys, prefix, rotary_modules, text_config
 from ...planning.plan import Plan
 from ..parallel.processes import Group
-from ..scoring.memory import position_bytes
+from ..scoring.memory import embedding_shape
 from ..scoring.scorer import Scorer, answering, not_finite
 from .search_space import DiffTables, Point, Space
 from .windows import WeightedWindow
@@ -163,10 +163,28 @@ class Learner(Scorer):
 
     def _saving_memory(self, positions: int) -> AbstractContextManager[None]:
         """Recomputes each block in the backward pass if the activations would exceed :data:`MOST_KEPT`."""
-        inside = 2 * positions * position_bytes(self.model, positions)
-        if len(blocks(self.model)) * inside <= MOST_KEPT:
-            return nullcontext()
-        return _recomputed(self.model)
+        stored = len(blocks(self.model)) * positions * _block_bytes(self.model)
+        return nullcontext() if stored <= MOST_KEPT else _recomputed(self.model)
+
+    def step_bytes(self, positions: int) -> int:
+        """Estimates the memory of a gradient beside the weights, in bytes: what the backward pass of all blocks reads,
+        or the input of each block and what one of them reads; and three blocks of logits."""
+        vocabulary, width = embedding_shape(self.model)
+        count, inside = len(blocks(self.model)), _block_bytes(self.model)
+        each = count * inside
+        if positions * each > MOST_KEPT:
+            each = inside + count * width * next(self.model.parameters()).element_size()
+        return positions * each + 3 * min(self.logits_bytes, 4 * positions * vocabulary)
+
+
+def _block_bytes(model: nn.Module) -> int:
+    """Estimates what the backward pass of a block reads, in bytes per position: five tensors of the MLP's inner width,
+    four of all heads, and four of the stream."""
+    config = text_config(model)
+    width = config.hidden_size
+    heads = config.num_attention_heads * (getattr(config, "head_dim", None) or width // config.num_attention_heads)
+    inner = getattr(config, "intermediate_size", None) or 4 * width
+    return next(model.parameters()).element_size() * (5 * inner + 4 * heads + 4 * width)
 
 
 def blocks(model: nn.Module) -> list[nn.Module]:
@@ -178,18 +196,12 @@ def blocks(model: nn.Module) -> list[nn.Module]:
 
 @contextmanager
 def _recomputed(model: nn.Module) -> Iterator[None]:
-    """Recomputes each block in the backward pass, and inside it each part of the block."""
+    """Recomputes each block in the backward pass, instead of storing its activations."""
     with ExitStack() as stack:
         for block in blocks(model):
-            parts = [part for part in block.children() if list(part.children())]  # such as its attention and its MLP
-            for each in (block, *parts):
-                stack.enter_context(answering(each, partial(_again, each.forward)))
+            again = partial(checkpoint, block.forward, use_reentrant=False, preserve_rng_state=False)
+            stack.enter_context(answering(block, again))
         yield
-
-
-def _again(forward: Callable[..., torch.Tensor], *args: Any, **kwargs: Any) -> torch.Tensor:
-    """Recomputes a function in the backward pass instead of storing its activations."""
-    return checkpoint(forward, *args, use_reentrant=False, preserve_rng_state=False, **kwargs)
 
 
 def gradient(

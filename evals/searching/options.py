@@ -6,13 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...engines import ENGINES
 from ...errors import DataError
 from ...files import local_path
 from ...lengths import parse_length
 from ...planning.plan import Plan, make_plan, refuse_unused
 from ...request import Request, RequestOptions
+from ...schedules.base import suggest
 from ..running.options import RunOptions
 from ..scoring.batches import LOGITS_BYTES
+
+WINDOWS = 240
+"""The default budget, in windows of the target length."""
 
 
 @dataclass(frozen=True)
@@ -20,8 +25,11 @@ class SearchOptions(RunOptions):
     """The options of a search.
 
     Attributes:
-        budget_tokens: the maximum number of tokens to feed, including the checks on held-out data.
+        budget_windows: the maximum number of windows to feed, including the checks on held-out data; None for
+            :data:`WINDOWS`, unless ``budget_tokens`` is given.
+        budget_tokens: the same in tokens.
         seed: determines the held-out documents and the order of the windows.
+        engine: search only schedules that this engine computes exactly; see ``ropescale export``.
         max_docs: read at most this many documents.
         logits_bytes: the memory for one block of fp32 logits, in bytes.
         patching: keyword arguments of :func:`ropescale.patch`, such as ``layers``.
@@ -30,14 +38,28 @@ class SearchOptions(RunOptions):
         progress: whether to print notes on stderr, with a progress bar on a terminal and else one line per minute.
     """
 
-    budget_tokens: int = 500_000
+    budget_windows: int | None = None
+    budget_tokens: int | None = None
     seed: int = 0
+    engine: str | None = None
     max_docs: int | None = None
     logits_bytes: int = LOGITS_BYTES
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "budget_tokens", parse_length(self.budget_tokens))
+        if self.budget_tokens is not None:
+            object.__setattr__(self, "budget_tokens", parse_length(self.budget_tokens))
         super().__post_init__()
+        if self.budget_tokens is not None and self.budget_windows is not None:
+            raise DataError("the budget is given in windows and in tokens; drop one", "budget_windows", "budget_tokens")
+        if self.engine is not None and self.engine not in ENGINES:
+            known = suggest(self.engine, ENGINES, f"choose from {', '.join(ENGINES)}")
+            raise DataError(f"engine {self.engine!r} is not known; {known}", "engine")
+
+    def feeds(self, target: int) -> int:
+        """Returns the maximum number of windows of ``target`` tokens to feed."""
+        if self.budget_tokens is not None:
+            return self.budget_tokens // target
+        return WINDOWS if self.budget_windows is None else self.budget_windows
 
 
 def schedule_file(out: str | Path) -> Path:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ...engines.exported import patch_command
+from ...engines import ENGINES, deviations
+from ...engines.exported import applied_options, patch_command
 from ...errors import CheckpointError
 from ...files import local_path, writable_file, write_checked
 from ...output.formatting import code_span, cut, escaped, markdown
+from ...planning.plan import Plan
 from ...schedules import Schedule, specs
 from ...schedules.fields import PROVENANCE
 from .. import checking
@@ -35,6 +38,24 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+def commands(model: str, schedule: str, plan: Plan, engine: str | None) -> list[str]:
+    """Returns the commands that patch a folder with a schedule and, if an engine is given, export the result; or only
+    the command that exports the schedule if the engine cannot use a patched folder.
+
+    Args:
+        schedule: the schedule, in the form that ``--schedule`` accepts.
+        plan: the plan of the schedule.
+        engine: a key of ``ENGINES``, or None.
+    """
+    using = ["--schedule", schedule, *applied_options(plan.request)]
+    patch = patch_command(model, schedule, plan.request)
+    if engine is None:
+        return [patch]
+    if not deviations(ENGINES[engine], plan):  # the engine computes a patched folder as planned
+        return [patch, shlex.join(["ropescale", "export", "OUT", "--for", engine])]
+    return [shlex.join(["ropescale", "export", model, "--for", engine, *using])]
+
+
 def _draw(stored: SearchResult) -> Figure:
     return draw(stored.search)
 
@@ -54,8 +75,8 @@ class Finding(Metric["SearchResult", FoundRow]):
         return [FoundRow(search.spec, search.spent, said, figures, stored.comparison_tokens)]
 
     def to_markdown(self, stored: SearchResult) -> list[str]:
-        """Returns the conclusion, and the command to use the schedule; `patch` warns of engines that differ."""
-        return [self.rows(stored)[0].verdict, code_span(stored.command)]
+        """Returns the conclusion, and the commands to use the schedule; `patch` warns of engines that differ."""
+        return [self.rows(stored)[0].verdict, *map(code_span, stored.commands)]
 
 
 class History(Metric["SearchResult", HistoryRow]):
@@ -184,9 +205,17 @@ class SearchResult(Saved):
 
     @property
     def command(self) -> str:
-        """The command that patches the model with the schedule."""
+        """The command that patches the model with the schedule, or exports the schedule if the engine cannot use a
+        patched folder."""
+        return self.commands[0]
+
+    @property
+    def commands(self) -> list[str]:
+        """The commands that patch the model with the schedule and, if an engine is given, export the result; or only
+        export the schedule if the engine cannot use a patched folder."""
+        plan, engine = self.search.learned.found_plan, self.protocol["engine"]
         named = self.search.spec if self.search.file is None else str(self.search.file)
-        return patch_command(self.model["path"], named, self.search.learned.found_plan.request)
+        return commands(self.model["path"], named, plan, engine)
 
     def sentences(self) -> list[str]:
         """Compares the searched schedule with the baselines."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 
 from ...models import patching
 from ...models.rotary_modules import evaluating
+from ...output.formatting import size
 from ...schedules import Yarn
 from ..backends.base import Backend
 from ..backends.schedules import Schedules
@@ -29,9 +31,9 @@ from .metrics import FOUND, Search, Trial
 from .options import SearchOptions, lengths_to, plan_of_start
 from .results import SearchResult, specs_of
 from .search_space import Learned, space_of
-from .windows import ENOUGH, SearchData
+from .windows import ENOUGH, FEW_STEPS, SearchData, windows_for
 
-SEARCHING = 4
+SEARCHING = 5
 """The version of searching. It is increased when the same inputs would give different numbers, so that stored steps of
 earlier versions are not used."""
 
@@ -58,7 +60,7 @@ class SearchRun:
         model = backend.differentiable()
         config = patching.configuration_before(model, options.patching.get("on_top", False))
         self.plan = plan_of_start(config, self.target, options.patching)
-        self.space = space_of(self.plan, self.target)
+        self.space = space_of(self.plan, self.target, options.engine)
         self.lengths = lengths_to(self.plan, self.target)
         self.trained = self.lengths[0]
         self.learner = Learner(model, options.logits_bytes)
@@ -89,9 +91,15 @@ class SearchRun:
         """Runs only the search, reusing stored steps."""
         steps, budget = Steps(store, self.facts, group), self.data.budget
         self.notes.tell(
-            f"search: gradient over {len(self.space.names)} numbers, at most {budget.most:,} tokens in "
-            f"{self.data.about}"
+            f"search: gradient over {len(self.space.names)} numbers, at most {budget.steps} steps and {budget.most:,} "
+            f"tokens in {self.data.about}; a step takes about {size(self.learner.step_bytes(self.target))} beside the "
+            "weights"
         )
+        if budget.steps < FEW_STEPS:
+            self.notes.warn(
+                f"warning: the budget has {budget.steps} steps, which are few; {FEW_STEPS} need "
+                f"{windows_for(FEW_STEPS)} windows of {self.target:,} tokens"
+            )
         if steps.kept:
             self.notes.tell(f"resuming: {len(steps.kept)} steps are kept")
         evaluator = Evaluator(self.learner, self.live, self.space, group)
@@ -164,16 +172,18 @@ class SearchRun:
 
     @property
     def start(self) -> str:
-        """The starting schedule, YaRN's default."""
-        return f"yarn:factor={self.target / self.trained:g}"
+        """The starting schedule: YaRN's default, or YaRN with attention scale 1 if the space has no other scale."""
+        scales = self.space.tables(torch.tensor(self.space.start, dtype=torch.float64))
+        usual = all(math.isclose(float(s), self.plan.tables[key].attention_scale) for key, (_, s) in scales.items())
+        return f"yarn:factor={self.target / self.trained:g}{'' if usual else ',attention_factor=1'}"
 
     @property
     def _protocol(self) -> dict[str, object]:
+        named = ("seed", "budget_windows", "budget_tokens", "engine")
         return {
             "name": "ropescale",
             "method": "gradient",
-            "seed": self.options.seed,
-            "budget_tokens": self.options.budget_tokens,
+            **{name: getattr(self.options, name) for name in named},
             "numbers": len(self.space.names),
             "found": dict(zip(self.space.names, self.found.point, strict=True)) if self.found else {},
             "target_length": self.target,
@@ -192,7 +202,7 @@ class SearchRun:
     def facts(self) -> Facts:
         """The facts that determine the losses."""
         options = self.options
-        named = ("budget_tokens", "seed", "logits_bytes")
+        named = ("budget_windows", "budget_tokens", "seed", "engine", "logits_bytes")
         return {
             **self.backend.identity,
             **self.backend.arithmetic,

@@ -9,19 +9,24 @@ are divided by the factor s. Cos and sin are multiplied by an attention scale. T
 logarithms of the factor and of the scale. Pairs are counted from 0, and frequencies are in radians per token, in
 float64.
 
-The parameters of all changed layer types form one vector.
+The parameters of all changed layer types form one vector. For an engine, the space contains only schedules that the
+engine computes exactly.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain
+from itertools import chain, product
+from typing import Literal
 
 import torch
 
+from ...engines import ENGINES, deviations
+from ...engines.base import Difference, Engine, of_plan
+from ...errors import ConfigError
 from ...planning.plan import Plan, make_plan
 from ...rope import Rope
 from ...schedules import Schedule, Table, Yarn
@@ -34,8 +39,33 @@ Point = tuple[float, ...]
 _NARROWEST = 0.01
 """The smallest width of a ramp, in pairs; narrower ramps give the same frequencies."""
 
-NAMES = ("start", "end", "log_factor", "log_scale")
-"""The names of the searched parameters."""
+
+KNOWN_RAMPS = ((16, 0.5), (8, 0.5), (16, 1))
+"""Ramps that were better than YaRN's default for a model or two: ends in turns, ``beta_fast`` and ``beta_slow``."""
+
+STARTS = 1 + len(KNOWN_RAMPS)
+
+Form = Literal["yarn", "table"]
+"""The form of a schedule: ``yarn``, or one table."""
+
+Scale = Literal["free", "rule", "one"]
+"""The attention scale: a searched number, YaRN's ``0.1 ln s + 1`` for the factor s, or 1."""
+
+
+@dataclass(frozen=True)
+class RampShape:
+    """The searched parameters, and those fixed by an engine.
+
+    Attributes:
+        scale: the attention scale.
+        whole: whether the ramp's ends are whole pairs; the start is rounded down and the end up, as with YaRN's
+            ``truncate``.
+        form: the form of the schedule.
+    """
+
+    scale: Scale = "free"
+    whole: bool = False
+    form: Form = "yarn"
 
 
 @dataclass(frozen=True)
@@ -45,28 +75,34 @@ class Ramp:
     Attributes:
         rope: the geometry of the model's rotary embedding.
         factor: the target length divided by the trained length.
+        shape: the searched parameters and the fixed ones.
     """
 
     rope: Rope
     factor: float
+    shape: RampShape = RampShape()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the searched parameters."""
+        return ("start", "end", "log_factor", *(["log_scale"] if self.shape.scale == "free" else []))
 
     @property
     def rates(self) -> tuple[float, ...]:
         """The learning rates. Those of the ramp's ends are in pairs, and proportional to the width of YaRN's ramp."""
-        start, end, *_ = self._default
-        share = (end - start) / _USUAL
-        return (0.3 * share, 0.3 * share, 0.03, 0.01)
+        share = (self._default["end"] - self._default["start"]) / _USUAL
+        return tuple(_RATES[name] * (share if name in ("start", "end") else 1) for name in self.names)
 
     @property
     def start(self) -> Point:
         """YaRN's default parameters, within the bounds."""
-        return self.nearest(self._default)
+        return self.nearest([self._default[name] for name in self.names])
 
     @property
-    def later_starts(self) -> list[Point]:
-        """YaRN's default with the ramp's start moved by one, two and three eighths of the ramp's width."""
-        start, end, *others = self.start
-        return [self.nearest((start + (end - start) * eighths / 8, end, *others)) for eighths in (1, 2, 3)]
+    def starts(self) -> list[Point]:
+        """YaRN's default, and :data:`KNOWN_RAMPS`."""
+        ramps = [ramp_ends(self.rope, fast, slow, False) for fast, slow in KNOWN_RAMPS]
+        return [self.start, *(self.nearest((*ends, *self.start[2:])) for ends in ramps)]
 
     @property
     def last(self) -> int:
@@ -74,19 +110,36 @@ class Ramp:
         return self.rope.rotary_dim - 1
 
     @property
-    def _default(self) -> Point:
+    def _default(self) -> dict[str, float]:
         start, end = ramp_ends(self.rope, Yarn.beta_fast, Yarn.beta_slow, Yarn.truncate)
-        return float(start), float(end), math.log(self.factor), math.log(temperature(self.factor))
+        scale = math.log(temperature(self.factor))
+        return {"start": float(start), "end": float(end), "log_factor": math.log(self.factor), "log_scale": scale}
 
     def table(self, point: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns the frequencies, float64 [pairs], and the attention scale. Both are differentiable with respect to
         ``point``, [numbers]."""
-        start, end, log_factor, log_scale = point.unbind()
+        values = {name: torch.tensor(value, dtype=torch.float64) for name, value in self._default.items()}
+        values |= dict(zip(self.names, point.unbind(), strict=True))
+        start, end, log_factor = (
+            self._end(values["start"], torch.floor),
+            self._end(values["end"], torch.ceil),
+            values["log_factor"],
+        )
         base = torch.tensor(self.rope.inv_freq(), dtype=torch.float64)
         pairs = torch.arange(self.rope.pairs, dtype=torch.float64)
         ramp = ((pairs - start) / (end - start)).clamp(0, 1)
         inv_freq = base * ((1 - ramp) + ramp * torch.exp(-log_factor))
-        return inv_freq, torch.exp(log_scale) * self.rope.table_scale
+        return inv_freq, self._scale(values) * self.rope.table_scale
+
+    def _end(self, pair: torch.Tensor, rounded: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        """Returns an end of the ramp; rounding uses a straight-through gradient."""
+        return pair + (rounded(pair) - pair).detach() if self.shape.whole else pair
+
+    def _scale(self, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        if self.shape.scale == "free":
+            return torch.exp(values["log_scale"])
+        one = torch.ones((), dtype=torch.float64)
+        return one if self.shape.scale == "one" else one + 0.1 * values["log_factor"]
 
     def nearest(self, point: Sequence[float]) -> Point:
         """Returns the nearest point within the bounds: ``0 <= start < end <= rotary dim - 1``, and at least the default
@@ -94,20 +147,26 @@ class Ramp:
 
         A smaller factor would mean a shorter context in engines, which multiply the trained length by the factor.
         """
-        start, end, log_factor, log_scale = map(float, point)
-        start = min(max(start, 0.0), self.last - _NARROWEST)
-        end = min(max(end, start + _NARROWEST), float(self.last))
-        return start, end, max(log_factor, math.log(self.factor)), log_scale
+        values = self._default | dict(zip(self.names, map(float, point), strict=True))
+        values["start"] = min(max(values["start"], 0.0), self.last - _NARROWEST)
+        values["end"] = min(max(values["end"], values["start"] + _NARROWEST), float(self.last))
+        values["log_factor"] = max(values["log_factor"], math.log(self.factor))
+        return tuple(values[name] for name in self.names)
 
     def schedule(self, point: Point) -> Schedule:
-        """Returns the schedule of a point: ``yarn`` with the ramp's ends in turns, or a table if the model's own table
-        is not theta's."""
+        """Returns the schedule of a point: ``yarn`` with the ramp's ends in turns, or another form if the shape has
+        one."""
         inv_freq, scale = self.table(torch.tensor(point, dtype=torch.float64))
-        if not self.rope.is_plain:
+        if self.shape.form == "table" or not self.rope.is_plain:
             return Table.of(Frequencies(inv_freq.tolist(), float(scale)), self.rope)
-        start, end, log_factor, _ = point
-        factor = float(f"{math.exp(log_factor):.14g}")
-        return Yarn(factor, self._turns(start), self._turns(end), truncate=False, attention_factor=float(scale))
+        return self._yarn(self._default | dict(zip(self.names, point, strict=True)), float(scale))
+
+    def _yarn(self, values: Mapping[str, float], scale: float) -> Yarn:
+        start, end, factor = values["start"], values["end"], float(f"{math.exp(values['log_factor']):.14g}")
+        if self.shape.whole:  # between two pairs, so that rounding a logarithm cannot reach another pair
+            start, end = math.floor(start) + 0.5, math.ceil(end) - 0.5
+        turns = self._turns(start), self._turns(end)
+        return Yarn(factor, *turns, truncate=self.shape.whole, attention_factor=scale)
 
     def _turns(self, pair: float) -> float:
         """Returns the turns of a pair, which may be fractional, within the trained length, for unscaled
@@ -117,7 +176,9 @@ class Ramp:
 
 
 _USUAL = 13
-"""The width, in pairs, of the ramp for which the rates were chosen (head size 64)."""
+"""The width, in pairs, of the ramp for which the rates below were chosen (head size 64)."""
+
+_RATES = {"start": 0.3, "end": 0.3, "log_factor": 0.03, "log_scale": 0.01}
 
 
 DiffTables = Mapping[str, tuple[torch.Tensor, torch.Tensor]]
@@ -138,7 +199,7 @@ class Space:
     def names(self) -> list[str]:
         """The names of the parameters, with the layer type if there are several."""
         single = len(self.families) == 1
-        return [name if single else f"{key}.{name}" for key in self.families for name in NAMES]
+        return [name if single else f"{key}.{name}" for key, each in self.families.items() for name in each.names]
 
     @property
     def rates(self) -> list[float]:
@@ -151,9 +212,9 @@ class Space:
         return tuple(chain.from_iterable(each.start for each in self.families.values()))
 
     @property
-    def later_starts(self) -> list[Point]:
-        """Alternative starting points, in which every ramp starts later by the same share of its width."""
-        each = (family.later_starts for family in self.families.values())
+    def starts(self) -> list[Point]:
+        """The points of which the search begins at the best."""
+        each = (family.starts for family in self.families.values())
         return [tuple(chain.from_iterable(parts)) for parts in zip(*each, strict=True)]
 
     def nearest(self, point: Sequence[float]) -> Point:
@@ -162,7 +223,8 @@ class Space:
 
     def tables(self, point: torch.Tensor) -> DiffTables:
         """Returns the tables of each layer type, differentiable with respect to ``point``, float64 [numbers]."""
-        parts = zip(self.families.items(), point.split(len(NAMES)), strict=True)
+        sizes = [len(each.names) for each in self.families.values()]
+        parts = zip(self.families.items(), point.split(sizes), strict=True)
         return {key: each.table(part) for (key, each), part in parts}
 
     def schedule(self, point: Point) -> Schedule | dict[str, Schedule]:
@@ -174,8 +236,10 @@ class Space:
 
     def parts(self, point: Sequence[float]) -> Iterator[tuple[Ramp, Sequence[float]]]:
         """Yields each family and its numbers."""
-        for number, each in enumerate(self.families.values()):
-            yield each, point[len(NAMES) * number :][: len(NAMES)]
+        at = 0
+        for each in self.families.values():
+            yield each, point[at : at + len(each.names)]
+            at += len(each.names)
 
 
 Divided = tuple[Sequence[float], Sequence[float], Sequence[float]]
@@ -222,11 +286,62 @@ def planned_with(plan: Plan, schedule: object) -> Plan:
     return make_plan(plan.original.raw, replace(plan.request, spec=schedule, target_length=None, layers=layers))
 
 
-def space_of(plan: Plan, target: int) -> Space:
+_SCALES: tuple[Scale, ...] = ("free", "rule", "one")
+
+
+def space_of(plan: Plan, target: int, engine: str | None = None) -> Space:
     """Returns the search space.
 
     Args:
         plan: the plan of YaRN's default for the target length.
+        engine: a key of ``ENGINES``; None for all schedules of the family.
+
+    Raises:
+        ConfigError: the engine does not compute any schedule of the family exactly.
     """
+    if engine is None:
+        return _space(plan, target, RampShape())
+    # Shapes with the most freedom first.
+    shapes = [RampShape(scale=scale, whole=whole) for whole, scale in product((False, True), _SCALES)]
+    shapes += [RampShape(scale=scale, form="table") for scale in _SCALES]
+    spaces, known = [_space(plan, target, shape) for shape in shapes], ENGINES[engine]
+    for differs in (_in_the_folder, _with_commands):
+        for space in spaces:
+            if not differs(space, plan, known):
+                return space
+    why = _with_commands(spaces[0], plan, known)
+    raise ConfigError(
+        f"{known.name} computes no schedule of this search exactly ({why}); leave the engine out, and see "
+        "`ropescale export`",
+        "engine",
+    )
+
+
+def _space(plan: Plan, target: int, shape: RampShape) -> Space:
     ropes = {key: layer.rope for key, layer in plan.layers.items()}
-    return Space({key: Ramp(rope, target / rope.original_length) for key, rope in ropes.items()})
+    return Space({key: Ramp(rope, target / rope.original_length, shape) for key, rope in ropes.items()})
+
+
+def _in_the_folder(space: Space, plan: Plan, engine: Engine) -> str:
+    """Describes how an engine's values for a patched folder differ from a schedule of the space, or returns ""."""
+    return _said(deviations(engine, _away(space, plan)))
+
+
+def _with_commands(space: Space, plan: Plan, engine: Engine) -> str:
+    """Describes how an engine that runs the commands of ``ropescale export`` differs from a schedule, or returns ""."""
+    serving = engine.spelled(of_plan("MODEL", plan.original, _away(space, plan)))
+    changed = (layers for layers in serving.layers if layers.key in plan.layers)
+    return _said(each for layers in changed for each in engine.remaining(serving, layers))
+
+
+def _said(differences: Iterable[Difference]) -> str:
+    return ", ".join(f"{each.field}: {each.status}" for each in differences if each.status != "honoured")
+
+
+def _away(space: Space, plan: Plan) -> Plan:
+    """Plans a schedule of the space that differs from YaRN's default, for which an engine may agree by coincidence."""
+    member = space.nearest([value + _AWAY[name.rpartition(".")[2]] for name, value in zip(space.names, space.start)])
+    return planned_with(plan, space.schedule(member))
+
+
+_AWAY = {"start": 0.3, "end": -0.3, "log_factor": 0.01, "log_scale": 0.05}

@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, chain, pairwise, zip_longest
+from itertools import accumulate, chain, count, pairwise, zip_longest
 from typing import TYPE_CHECKING
 
 import torch
@@ -27,6 +27,7 @@ from ..running.options import PerplexityOptions
 from ..running.perplexity import Part, PerplexityRun
 from ..store import Facts
 from .options import SearchOptions
+from .search_space import STARTS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -45,6 +46,12 @@ CHECKS = 6
 
 WINDOWS = 4
 """The number of windows for comparing starts."""
+
+TRIED = 0.1
+"""The largest share of the budget for comparing starts."""
+
+FEW_STEPS = 20
+"""With fewer steps, the numbers hardly leave the start."""
 
 CHECKED = 0.2
 """The largest share of the budget for checks on held-out windows."""
@@ -79,15 +86,15 @@ def tokens_in(windows: Iterable[WeightedWindow]) -> int:
 
 @dataclass(frozen=True)
 class Budget:
-    """The token budget of a search.
+    """The budget of a search, in windows of ``size`` tokens.
 
     Attributes:
-        tokens: the total number of tokens.
-        size: the number of tokens of a window to learn from.
+        windows: the number of windows to feed, including those of the checks.
+        size: the number of tokens of a window.
         held_out: the number of selection windows.
     """
 
-    tokens: int
+    windows: int
     size: int
     held_out: int
 
@@ -95,20 +102,36 @@ class Budget:
         least = BATCH + CHECKS * self.held_out
         if self.windows < least:
             raise DataError(
-                f"a budget of {self.tokens:,} tokens is too small for a step at {self.size:,} tokens; give at least "
-                f"{least * self.size}",
+                f"a budget of {self.windows:,} windows of {self.size:,} tokens is too small for a step; give at least "
+                f"{least} windows ({least * self.size} tokens)",
+                "budget_windows",
                 "budget_tokens",
             )
 
     @property
-    def windows(self) -> int:
-        """The number of windows of ``size`` tokens to feed, including those of the checks."""
-        return self.tokens // self.size
+    def compared(self) -> int:
+        """The number of windows on which each start is tried, at most :data:`TRIED` of the budget."""
+        return min(WINDOWS, int(TRIED * self.windows / STARTS))
+
+    @property
+    def steps(self) -> int:
+        """The maximum number of steps."""
+        return (self.windows - STARTS * self.compared - CHECKS * self.held_out) // BATCH
 
     @property
     def most(self) -> int:
         """The total number of tokens of all windows and checks."""
         return self.windows * self.size
+
+
+def held_out_for(windows: int) -> int:
+    """Returns the maximum number of selection windows for a budget in windows."""
+    return max(2, int(CHECKED * windows / CHECKS))
+
+
+def windows_for(steps: int) -> int:
+    """Returns the smallest budget in windows that has so many steps, whatever the number of selection windows."""
+    return next(each for each in count(2 * steps) if Budget(each, 1, held_out_for(each)).steps >= steps)
 
 
 @dataclass(frozen=True)
@@ -171,7 +194,7 @@ class SearchData:
         corpus: the windows.
         split: the roles of the windows.
         target: the length of a window, including BOS.
-        budget: the token budget.
+        budget: the budget.
         chosen_by, judged_by: the names of the documents of the selection and of the judging windows; without judges,
             the selection windows also judge.
         about: a description for the user.
@@ -182,7 +205,7 @@ class SearchData:
     def __init__(self, corpus: Corpus, parts: Split, options: SearchOptions) -> None:
         self.corpus, self.split = corpus, parts
         self.target, self.bos_option = corpus.lengths[-1], corpus.bos_option
-        self.budget = Budget(options.budget_tokens, self.target, len(parts.held_out))
+        self.budget = Budget(options.feeds(self.target), self.target, len(parts.held_out))
         self.chosen_by, self.judged_by = (
             [corpus.documents[number].name for number in part] for part in (parts.held_out, parts.judges)
         )
@@ -232,8 +255,8 @@ def feed_text(
     Raises:
         DataError: there is too little text, or the budget is too small for a step.
     """
-    feeds = options.budget_tokens // target
-    held_out = max(2, int(CHECKED * feeds / CHECKS))
+    feeds = options.feeds(target)
+    held_out = held_out_for(feeds)
     fewest = BATCH + CHECKS * 2 + 2  # enough for the least accepted budget, so that an error can state it
     reading = PerplexityOptions(
         budget_tokens=(max(fewest, feeds) + (MOST_JUDGES if judged else 0)) * target,

@@ -59,7 +59,7 @@ def test_ctrl_c_says_once_what_is_kept(search, tmp_path, monkeypatch, after, sai
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--budget-tokens", "300"], "a budget of 300 tokens is too small for a step"),
+        (["--budget-tokens", "300"], "a budget of 2 windows of 128 tokens is too small for a step"),
         (["--target-length", "32"], "is shorter than the trained length"),
         (["--streaming"], "limit its documents with max_docs (--streaming, --max-docs)"),
     ],

@@ -39,6 +39,7 @@ _TO = ["--data", "none.txt", "--target-length"]
 
 REFUSED = [
     ["search", "{checkpoint}", *_TO, "256"],
+    ["search", "{checkpoint}", *_TO, "2k", "--for", "vlm"],
     ["search", "{checkpoint}", *_TO, "2k", "--seed", "-1"],
     ["search", "{checkpoint}", *_TO, "2k", "-o", "factors"],
     ["search", "nowhere/at/all", *_TO, "2k"],

@@ -18,7 +18,7 @@ from ropescale.errors import CheckpointError, DataError, RunError
 from ropescale.evals import progress, search
 from ropescale.evals.results.folder import read_results
 from ropescale.evals.searching.options import SearchOptions
-from ropescale.evals.searching.windows import feed_text, split
+from ropescale.evals.searching.windows import Budget, feed_text, held_out_for, split
 from ropescale.evals.statistics.intervals import average, familywise
 
 TEXT = documents(12, 300)
@@ -176,10 +176,30 @@ def test_what_cannot_be_is_refused_before_anything_runs(options, said):
 def test_the_least_budget_that_is_named_is_accepted_and_one_token_less_is_not(text):
     with pytest.raises(DataError) as refusal:
         feed_text(text, 128, None, "auto", SearchOptions(budget_tokens=128 * 2))
-    least = int(re.search(r"give at least (\d+)", str(refusal.value))[1])
-    feed_text(text, 128, None, "auto", SearchOptions(budget_tokens=least))
-    with pytest.raises(DataError, match=f"give at least {least}$"):
-        feed_text(text, 128, None, "auto", SearchOptions(budget_tokens=least - 1))
+    windows, tokens = map(int, re.search(r"at least (\d+) windows \((\d+) tokens\)", str(refusal.value)).groups())
+    assert tokens == windows * 128
+    for least in ({"budget_tokens": tokens}, {"budget_windows": windows}):
+        feed_text(text, 128, None, "auto", SearchOptions(**least))
+        [(name, value)] = least.items()
+        with pytest.raises(DataError, match=f"at least {windows} windows"):
+            feed_text(text, 128, None, "auto", SearchOptions(**{name: value - 1}))
+
+
+@pytest.mark.parametrize(("length", "steps"), [(2048, 88), (32_768, 88), (1_048_576, 88)])
+def test_the_default_budget_is_a_number_of_windows_at_any_length(length, steps):
+    budget = Budget(SearchOptions().feeds(length), length, held_out_for(240))
+    assert (budget.windows, budget.steps) == (240, steps)
+    assert SearchOptions(budget_tokens="500k").feeds(length) == 512_000 // length
+    with pytest.raises(DataError, match="in windows and in tokens; drop one"):
+        SearchOptions(budget_tokens=1000, budget_windows=20)
+
+
+def test_few_steps_are_said_with_what_is_needed_and_the_memory_of_a_step(capsys):
+    search(llama(), TEXT, 128, budget_windows=24, progress=True)
+    told = " ".join(capsys.readouterr().err.split())
+    assert "at most 6 steps and 3,072 tokens" in told and "a step takes about" in told
+    least = int(re.search(r"the budget has 6 steps, which are few; 20 need (\d+) windows of 128", told)[1])
+    assert Budget(least, 128, held_out_for(least)).steps == 20 > Budget(least - 1, 128, held_out_for(least - 1)).steps
 
 
 def test_texts_are_encoded_and_begin_with_bos():

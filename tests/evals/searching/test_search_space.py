@@ -5,9 +5,17 @@ import math
 
 import pytest
 import torch
+from configurations import CONFIG
+from tiny import documents
 
 import ropescale
-from ropescale.evals.searching.search_space import Ramp
+from ropescale.engines import ENGINES
+from ropescale.engines.base import layers_of
+from ropescale.evals.searching.options import plan_of_start
+from ropescale.evals.searching.results import commands
+from ropescale.evals.searching.search_space import Ramp, RampShape, space_of
+from ropescale.planning.plan import make_plan
+from ropescale.request import Request
 from ropescale.rope import Rope
 from ropescale.schedules import Yarn, specs
 
@@ -62,6 +70,17 @@ def test_numbers_are_kept_within_the_bounds():
     assert 0 < end - start < 0.02
 
 
+def test_whole_ends_are_those_that_yarn_rounds_to():
+    ramp = Ramp(ROPE, 8.0, RampShape(whole=True, scale="rule"))
+    point = (3.41, 14.73, math.log(7.6))
+    schedule = ramp.schedule(point)
+    assert schedule.truncate and schedule.attention_factor == pytest.approx(0.1 * math.log(7.6) + 1, rel=1e-15)
+    inv_freq, scale = table(ramp, point)
+    assert relative(schedule(ROPE, 1).inv_freq, inv_freq) < 1e-12
+    assert relative(inv_freq, by_hand(3, 15, 7.6)) < 1e-14
+    assert scale == pytest.approx(0.1 * math.log(7.6) + 1, rel=1e-15) == schedule(ROPE, 1).attention_scale
+
+
 def test_on_a_table_that_is_not_thetas_own_the_result_is_a_table():
     rope = Rope(8, 10000.0, 64, table=(1.0, 0.3, 0.05, 0.001), table_scale=1.1)
     ramp = Ramp(rope, 4.0)
@@ -78,3 +97,41 @@ def test_where_the_numbers_come_from_is_no_field_of_the_schedule(tmp_path):
     parsed = specs.parse({"full_attention": {"name": "yarn", "factor": 2}, "provenance": {}})
     assert list(parsed) == ["full_attention"]
     assert ropescale.schedules.create("yarn", factor=8) == Yarn(factor=8)
+
+
+# --- for an engine, and with the model's own table kept for short text ---
+
+TEXT, BUDGET = documents(12, 300), {"budget_tokens": 128 * 30}
+
+
+def shape(engine, config=CONFIG):
+    plan = plan_of_start(config, 2048, {})
+    space = space_of(plan, 2048, engine)
+    return next(iter(space.families.values())).shape, space
+
+
+@pytest.mark.parametrize("engine", [name for name in ENGINES if name != "llama.cpp"])
+def test_an_engine_computes_what_is_searched_for_it(engine):
+    found, space = shape(engine)
+    point = space.nearest([value + away for value, away in zip(space.start, (1.3, 1.9, 0.04, 0.03), strict=False)])
+    plan = make_plan(CONFIG, Request(space.schedule(point)))
+    differences = [each for layers in layers_of(plan) for each in ENGINES[engine].differences(layers)]
+    assert not any(each.deviates for each in differences), (found, differences)
+
+
+def test_most_freedom_is_kept_and_llama_cpp_is_told_by_its_flags():
+    engines = ("transformers5", "mlx-lm", "sglang", "llama.cpp")
+    found = {engine: (shape(engine)[0].scale, shape(engine)[0].whole) for engine in engines}
+    assert found == dict(zip(engines, [("free", False), ("rule", True), ("rule", False), ("free", True)], strict=True))
+
+
+@pytest.mark.parametrize(("engine", "by_folder"), [("vllm", True), ("mlx-lm", True), ("llama.cpp", False)])
+def test_what_comes_next_is_the_engines_own_command(engine, by_folder):
+    _, space = shape(engine)
+    point = space.nearest([value + away for value, away in zip(space.start, (1.3, 1.9, 0.04, 0.03), strict=False)])
+    plan = make_plan(CONFIG, Request(space.schedule(point), layers="all"))
+    patched = "ropescale patch MODEL -o OUT --schedule f.json --layers all"
+    assert commands("MODEL", "f.json", plan, None) == [patched]
+    exported = f"ropescale export OUT --for {engine}"
+    alone = f"ropescale export MODEL --for {engine} --schedule f.json --layers all"
+    assert commands("MODEL", "f.json", plan, engine) == ([alone] if engine == "llama.cpp" else [patched, exported])
