@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from reference_model import training_documents
 
-TARGET, BUDGET = 2048, 500_000
+TARGET = 2048
 LONG, EVERY = 20_000, 4
 """Of the modules that the model was trained on, those with so many characters, and of these every fourth."""
 
@@ -85,7 +85,7 @@ class Bench:
 
     def search(self, name: str, **options: object) -> None:
         """Searches, and keeps the schedule's file."""
-        given = {"budget_tokens": BUDGET, "progress": True, **options}
+        given = {"progress": True, **options}
         file = self.out / f"{name}.json"
         learned, target = self.setting.learned(), self.setting.target
         search(self.model, learned, target, tokenizer=self.tokenizer, out=file, **given)  # type: ignore[arg-type]

@@ -2,8 +2,9 @@
 
 ``python searching_memory.py 4096 8192``: for each length, the peak above what the weights take, in MB,
 of the scorer's forward (its head in blocks, no logits kept), of transformers' own (all logits, left out beyond 8,192),
-and of a step with its gradient; and their ratios. Linux only: the peak is the kernel's, reset before each measurement.
-glibc would keep freed tensors below 32 MB for itself, so it is told to give every large block back at once.
+of a step with its gradient, and the estimate of that step. Linux only: the peak is the kernel's, reset before each
+measurement. glibc would keep freed tensors below 32 MB for itself, so it is told to give every large block back at
+once.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ def peak(what: Callable[[], object]) -> float:
     return status("VmHWM") - before
 
 
-def measure(model: LlamaForCausalLM, length: int, plain: bool = True) -> tuple[float, float, float]:
-    """The peaks of the scorer's forward, of transformers' own, and of a step."""
+def measure(model: LlamaForCausalLM, length: int, plain: bool = True) -> tuple[float, float, float, float]:
+    """The peaks of the scorer's forward, of transformers' own, and of a step; and the estimate of the last, in MB."""
     target = max(length, 4096)
     plan = plan_of_start(model.config.to_dict(), target, {})
     live, space, learner = LiveTables(model, plan), space_of(plan, target), Learner(model)
@@ -76,7 +77,7 @@ def measure(model: LlamaForCausalLM, length: int, plain: bool = True) -> tuple[f
         scored = peak(lambda: learner.nll_of(ids))
         own = peak(whole) if plain else float("nan")
         step = peak(lambda: gradient(learner, live, space, space.start, window))
-    return scored, own, step
+    return scored, own, step, learner.step_bytes(length) / 2**20
 
 
 PROMPT = "MALLOC_MMAP_THRESHOLD_"
@@ -87,10 +88,11 @@ if __name__ == "__main__":
         os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | {PROMPT: "65536"})
     torch.set_num_threads(1)
     model = build()
-    print("| length | scorer's forward | plain forward | step | step / scorer's | step / plain |")
+    print("| length | scorer's forward | plain forward | step | estimated | step / scorer's | step / estimated |")
     for each in map(int, sys.argv[1:]):
-        scored, own, step = measure(model, each, plain=each <= 8192)
+        scored, own, step, estimated = measure(model, each, plain=each <= 8192)
+        sizes = f"{scored:,.0f} | {own:,.0f} | {step:,.0f} | {estimated:,.0f}"
         print(
-            f"| {each:,} | {scored:,.0f} | {own:,.0f} | {step:,.0f} | {step / scored:.2f} | {step / own:.2f} |",
+            f"| {each:,} | {sizes} | {step / scored:.2f} | {step / estimated:.2f} |",
             flush=True,
         )
