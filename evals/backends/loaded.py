@@ -122,7 +122,7 @@ class LoadedModel(Backend):
         return memory.work(self.model, positions)
 
     def batch_tokens(self, longest: int) -> int:
-        return memory.default_batch_tokens(self.model, longest, self.scorer.logits_bytes)
+        return self.scorer.estimate(longest).batch_tokens(longest)
 
     def memory(self, batch: Batch) -> str:
-        return memory.described(self.model, batch, self.scorer.logits_bytes)
+        return self.scorer.estimate(batch.fed).described(batch)

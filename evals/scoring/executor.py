@@ -19,7 +19,7 @@ import torch
 from ...errors import RunError
 from ..data.documents import Document
 from .batches import Applied, Arrays, Batch, Feed
-from .memory import LEAST_CHUNK, MOST_CHUNK, chunk_for, is_out_of_memory, position_bytes, release
+from .memory import LEAST_CHUNK, is_out_of_memory, release
 from .scorer import Scorer, not_finite
 
 T = TypeVar("T")
@@ -138,7 +138,7 @@ class Executor:
             )
             return half
         chunk = self._chunks[batch.positions]
-        smaller = min(MOST_CHUNK, batch.positions // 2) if chunk is None else chunk // 2
+        smaller = batch.positions // 2 if chunk is None else chunk // 2
         if smaller < LEAST_CHUNK or not self._chunks_agree(batch):
             raise RunError(
                 f"one window of {batch.positions:,} positions does not fit into the memory of {self.scorer.device}; "
@@ -150,11 +150,20 @@ class Executor:
         return size
 
     def _estimated_chunk(self, batch: Batch[Feed]) -> int | None:
-        """Estimates the chunk size for a window; returns None if the window fits, or cannot be fed in chunks."""
-        chunk = chunk_for(self.scorer.model, batch.positions, self.scorer.logits_bytes)
-        if chunk is None or not self._chunks_agree(batch):
+        """Estimates the chunk size for a window; returns None if the window fits, or cannot be fed in chunks.
+
+        Raises:
+            RunError: the window cannot fit.
+        """
+        estimate = self.scorer.estimate(batch.positions)
+        chunk = estimate.chunk(batch.positions)
+        if chunk is None:
             return None
-        needed = position_bytes(self.scorer.model, batch.positions) * batch.positions
+        chunks = self._chunks_agree(batch)
+        estimate.refuse(batch.positions, chunks)
+        if not chunks:
+            return None
+        needed = estimate.whole(batch.positions, batch.positions)
         self.note(
             f"a window of {batch.positions:,} positions would take about {needed / 1e9:.1f} GB; {_feeding(chunk)}"
         )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from bisect import bisect_right
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
+from ...errors import RunError
 from .batches import Batch
 
 if TYPE_CHECKING:
@@ -19,67 +21,159 @@ MOST_BATCH_TOKENS = {"cpu": 8192}
 long before. For other devices the limit is 32,768: from a few thousand positions on, an accelerator spends its time on
 arithmetic instead of reading the weights."""
 
-MOST_CHUNK, LEAST_CHUNK = 4096, 256
-"""The range of the chunk sizes of a long window: larger chunks are no faster, and smaller ones are slower."""
+LEAST_CHUNK = 2048
+"""The smallest default chunk of a long window: smaller chunks are slower."""
 
-_SHARE = 0.5
-"""The share of the memory left after the weights that one batch may use. The rest is for the allocator and other
-programs."""
+_SHARES = {"cpu": 0.5, "meta": 0.5}
+"""The share of the memory left after the weights that one batch may use, by device type. The rest is for the allocator
+and other programs. On other devices it is 0.85, because running out of memory is caught there, and retried."""
 
 
-def default_batch_tokens(model: PreTrainedModel, longest: int, logits_bytes: int) -> int:
-    """Returns the default number of positions to feed together: the number estimated to fit into memory, rounded down
-    to a power of two.
+class MemoryEstimate:
+    """The memory of forward passes of a model beside its weights, in bytes.
 
-    The estimate is based on the total memory instead of the free memory, so the same command on the same machine makes
-    the same plan.
+    Every part is the sum of the tensors that are held at the same time, which the libraries' code determines.
 
     Args:
-        longest: the number of positions of the longest window.
         logits_bytes: the memory for one block of fp32 logits, in bytes.
+        tile: the number of positions that an MLP runs at a time where more than two tiles are fed; None for all.
     """
-    fitting = max(1, int(budget(model, logits_bytes) // position_bytes(model, longest)))
-    most = MOST_BATCH_TOKENS.get(device_of(model).type, 32768)
-    return min(1 << (fitting.bit_length() - 1), most)
 
+    def __init__(self, model: PreTrainedModel, logits_bytes: int, tile: int | None = None) -> None:
+        self.model, self.logits_bytes, self.tile = model, logits_bytes, tile
+        self._size = next(model.parameters()).element_size()
+        self._shares = getattr(model, "tp_size", None) or 1
+        self._stream = self._size * width(model)
 
-def chunk_for(model: PreTrainedModel, length: int, logits_bytes: int) -> int | None:
-    """Estimates the chunk size with which a window fits into memory; returns None if the full window fits.
+    def whole(self, fed: int, length: int) -> float:
+        """Returns the peak of a forward pass over ``fed`` positions in windows of ``length``.
 
-    Chunks need additional memory for the keys and values of all layers, and for an attention mask over all earlier
-    positions, once as booleans and once in the model's dtype.
-    """
-    free = budget(model, logits_bytes)
-    if length * position_bytes(model, length) <= free:
-        return None
-    left = free - length * cache_bytes(model)
-    mask = length * (1 + next(model.parameters()).element_size())
-    fitting = max(1, int(left // (position_bytes(model, length) + mask)))
-    return min(MOST_CHUNK, max(LEAST_CHUNK, 1 << (fitting.bit_length() - 1)))
+        The peak is either one layer's attention or its MLP, in addition to the residual streams, or the head.
+        """
+        tile = fed
+        if self.tile is not None and fed > 2 * self.tile:
+            tile = self.tile + fed % self.tile
+        norm = 8 * width(self.model)  # in fp32: the states, and their product
+        attention = fed * (2 * self._stream + max(norm, self._attention(length)))
+        mlp = fed * 4 * self._stream + tile * self._mlp()
+        logits = min(self.logits_bytes, 4 * fed * embedding_shape(self.model)[0])
+        return max(attention, mlp, fed * 2 * self._stream + 3 * logits)
 
+    def in_chunks(self, length: int, chunk: int) -> float:
+        """Returns the peak of feeding one window in chunks.
 
-def described(model: PreTrainedModel, batch: Batch, logits_bytes: int) -> str:
-    """Describes the memory that the weights take, and the estimated memory of a batch."""
-    weights = sum(weight_bytes(model).values())
-    logits = 3 * min(logits_bytes, 4 * batch.fed * embedding_shape(model)[0])
-    working = batch.fed * position_bytes(model, batch.positions) + logits
-    return f"memory: {_size(weights)} of weights, about {_size(working)} for batches of {batch.fed:,} tokens"
+        In addition to a chunk, this is a cache of the keys and values of all layers, one of them twice, because it is
+        copied when it grows; keys and values of one layer repeated per head; and an attention mask over all earlier
+        positions, as booleans and in the model's dtype.
+        """
+        heads, head = _heads(self.model)
+        kept = 2 * _stated(self.model, "num_key_value_heads", heads) * head
+        layers = _stated(self.model, "num_hidden_layers", 1) / len(_devices(self.model)) + 1
+        cache = self._size * (layers * kept + 2 * heads * head) / self._shares
+        return self.whole(chunk, length) + length * (cache + chunk * (1 + self._size))
+
+    def _attention(self, length: int) -> float:
+        """Returns the bytes per position of a layer's attention.
+
+        These are queries, keys and values, and either three more of what is being rotated, or the output and keys and
+        values repeated per head. Normalized queries are in fp32 meanwhile. Latent attention (MLA) holds the queries
+        twice, the expanded latents, the keys and the output. Eager attention also has a score per head and position in
+        the model's dtype, and the softmax in fp32.
+        """
+        heads, head = _heads(self.model)
+        queries, keys = heads * head, _stated(self.model, "num_key_value_heads", heads) * head
+        held = max(4 * queries + 2 * keys, 2 * queries + 5 * keys)
+        if plain := _stated(self.model, "qk_nope_head_dim", 0):
+            held = 3 * queries + heads * (plain + 2 * _stated(self.model, "v_head_dim", head))
+        each = max(self._size * held, (self._size + 8) * queries)
+        if getattr(_text_config(self.model), "_attn_implementation", None) == "eager":
+            each += heads * length * (2 * self._size + 4)
+        return each / self._shares
+
+    def _mlp(self) -> float:
+        """Returns the bytes per position of an MLP: two inner tensors, or gate, up and their product; or those of its
+        experts, with their inputs and outputs."""
+        inner = _stated(self.model, "intermediate_size", 4 * width(self.model))
+        is_gated = any("gate" in name for name, _ in self.model.named_parameters())
+        held, experts = (2 + is_gated) * inner, _stated(self.model, "num_experts_per_tok", 0)
+        if experts:
+            inner = _stated(self.model, "moe_intermediate_size", inner)
+            held = max(held, experts * (width(self.model) + max(4 * inner, 3 * width(self.model))))
+        return self._size * held / self._shares
+
+    def batch_tokens(self, longest: int) -> int:
+        """Returns the default number of positions to feed together: a power of two that is estimated to fit into
+        memory, with windows of ``longest`` positions.
+
+        The estimate is based on the total memory instead of the free memory, so the same command on the same machine
+        makes the same plan.
+        """
+        free, fitting = budget(self.model), MOST_BATCH_TOKENS.get(device_of(self.model).type, 32768)
+        while fitting > 1 and self.whole(fitting, longest) > free:
+            fitting //= 2
+        return fitting
+
+    def chunk(self, length: int) -> int | None:
+        """Returns the size of the largest chunks, a power of two, in which a window is estimated to fit into memory;
+        None if the full window fits."""
+        free = budget(self.model)
+        if self.whole(length, length) <= free:
+            return None
+        chunk = 1 << ((length - 1).bit_length() - 1)
+        while chunk > LEAST_CHUNK and self.in_chunks(length, chunk) > free:
+            chunk //= 2
+        return chunk
+
+    def refuse(self, length: int, chunks: bool) -> None:
+        """Refuses a window that cannot fit.
+
+        Args:
+            chunks: whether it may be fed in chunks.
+
+        Raises:
+            RunError: it would need more than all memory that the weights leave.
+        """
+        room = budget(self.model, 1)
+
+        def least(positions: int) -> float:
+            whole = self.whole(positions, positions)
+            return min(whole, self.in_chunks(positions, LEAST_CHUNK)) if chunks else whole
+
+        if least(length) > room:
+            fitting = bisect_right(range(length), room, key=least) - 1
+            raise RunError(
+                f"a window of {length:,} positions needs about {_size(least(length))}, but the weights leave "
+                f"{_size(room)} of the memory of {device_of(self.model)}; at most {max(0, fitting):,} positions fit; "
+                "use shorter lengths, bfloat16, or more devices",
+                "dtype",
+            )
+
+    def described(self, batch: Batch) -> str:
+        """Describes the memory that the weights take, and the estimated memory of a batch."""
+        weights = sum(weight_bytes(self.model).values())
+        working = self.whole(batch.fed, batch.positions)
+        return f"memory: {_size(weights)} of weights, about {_size(working)} for batches of {batch.fed:,} tokens"
 
 
 def _size(number: float) -> str:
     return f"{number / 1e9:,.1f} GB" if number >= 1e9 else f"{number / 1e6:,.0f} MB"
 
 
-def budget(model: PreTrainedModel, logits_bytes: int) -> float:
-    """Returns the bytes that a forward pass may use: a share of the memory left after the weights, minus three blocks
-    of logits.
+def budget(model: PreTrainedModel, share: float | None = None) -> float:
+    """Returns the bytes that a forward pass may use: a share of the memory left after the weights, the usual one of the
+    kind of device if None is given.
 
     For a model on several devices, the device with the least memory left determines the result, because every window
     passes through all of them.
     """
-    weights = weight_bytes(model)
-    devices = {device for device in weights if device.type not in ("cpu", "meta")} or {device_of(model)}
-    return _SHARE * min(total_memory(device) - weights.get(device, 0) for device in devices) - 3 * logits_bytes
+    weights, devices = weight_bytes(model), _devices(model)
+    share = share or _SHARES.get(device_of(model).type, 0.85)
+    return share * min(total_memory(device) - weights.get(device, 0) for device in devices)
+
+
+def _devices(model: PreTrainedModel) -> set[torch.device]:
+    """Returns the devices that compute: the accelerators that have weights, or the device of the inputs."""
+    return {device for device in weight_bytes(model) if device.type not in ("cpu", "meta")} or {device_of(model)}
 
 
 def weight_bytes(model: PreTrainedModel) -> dict[torch.device, int]:
@@ -97,36 +191,6 @@ def device_of(model: PreTrainedModel) -> torch.device:
     embedding = model.get_input_embeddings()
     place = getattr(getattr(embedding, "_hf_hook", None), "execution_device", None)
     return next(model.parameters()).device if place is None else torch.device(place)
-
-
-def cache_bytes(model: PreTrainedModel) -> int:
-    """Returns the bytes per position of a key-value cache. One layer is counted twice, because a layer's cache is
-    copied when it grows."""
-    return (_stated(model, "num_hidden_layers", 1) + 1) * layer_cache_bytes(model)
-
-
-def layer_cache_bytes(model: PreTrainedModel) -> int:
-    """Returns the bytes per position of one layer's keys and values."""
-    heads, head = _heads(model)
-    shared = _stated(model, "num_key_value_heads", heads)
-    return 2 * shared * head * next(model.parameters()).element_size()
-
-
-def position_bytes(model: PreTrainedModel, length: int) -> int:
-    """Estimates the peak memory of a forward pass without KV cache and logits, in bytes per fed position.
-
-    The peak is either one layer's attention (queries, keys repeated per head, values, output) or its MLP (gate, up,
-    their product), in addition to the residual stream and its fp32 norm. Eager attention also stores a score per head
-    and position in the model's dtype, and the softmax in fp32.
-    """
-    parameter = next(model.parameters())
-    width, (heads, head) = _width(model), _heads(model)
-    inner = _stated(model, "intermediate_size", 4 * width)
-    stream = (3 * parameter.element_size() + 2 * 4) * width
-    attention = 6 * parameter.element_size() * heads * head
-    if getattr(_text_config(model), "_attn_implementation", None) == "eager":
-        attention += heads * length * (2 * parameter.element_size() + 4)
-    return stream + max(attention, 4 * parameter.element_size() * inner)
 
 
 def total_memory(device: torch.device) -> int:
@@ -173,12 +237,15 @@ def embedding_shape(model: PreTrainedModel) -> torch.Size:
 
 
 def _heads(model: PreTrainedModel) -> tuple[int, int]:
-    """Returns the number of heads of a layer, and their width."""
+    """Returns the number of heads of a layer, and the width of their queries."""
     heads = _stated(model, "num_attention_heads", 1)
-    return heads, _stated(model, "head_dim", 0) or _width(model) // heads
+    head = _stated(model, "head_dim", 0) or width(model) // heads
+    if plain := _stated(model, "qk_nope_head_dim", 0):
+        head = plain + _stated(model, "qk_rope_head_dim", 0)
+    return heads, head
 
 
-def _width(model: PreTrainedModel) -> int:
+def width(model: PreTrainedModel) -> int:
     """Returns the width of the residual stream."""
     return _stated(model, "hidden_size", 0) or embedding_shape(model)[1]
 

@@ -11,16 +11,18 @@ its logits (Gemma's softcap, Cohere's and Granite's scale).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
 
 from ...errors import RunError
 from ...models.rotary_modules import unwrapped
+from . import tiles
 from .batches import LOGITS_BYTES
-from .memory import device_of, embedding_shape
+from .memory import MemoryEstimate, device_of, embedding_shape
+from .tiles import answering
 
 if TYPE_CHECKING:
     from torch import nn
@@ -110,6 +112,20 @@ class Scorer:
             picked = logits.gather(1, targets[rows].to(logits.device)[:, None]).squeeze(1)
             nll[rows] = (torch.logsumexp(logits, dim=1) - picked).to(self.device)
         return nll.cpu().view(len(ids), -1)
+
+    @cached_property
+    def tiled(self) -> list[nn.Module]:
+        """The MLPs that run in tiles of rows where more than two tiles are fed.
+
+        On a processor, tiles must not change a bit of what two tiles give; elsewhere, they may change rounding.
+        """
+        same = torch.equal if self.device.type == "cpu" else agree
+        return tiles.mlps(self.model, same) if self.split else []
+
+    def estimate(self, fed: int) -> MemoryEstimate:
+        """Returns the estimate of the memory of passes over so many positions."""
+        is_tiled = fed > 2 * tiles.ROWS and self.tiled
+        return MemoryEstimate(self.model, self.logits_bytes, tiles.ROWS if is_tiled else None)
 
     def states(self, ids: torch.Tensor, chunk: int | None = None) -> State:
         """Returns the head's input for every position except the last, computed with the live tables.
@@ -217,7 +233,9 @@ class Scorer:
             yield slice(start, min(start + size, rows))
 
     def _run_trunk(self, ids: torch.Tensor) -> TrunkOutput:
-        return self.trunk(input_ids=ids, use_cache=False, return_dict=True)
+        is_long = ids.numel() > 2 * tiles.ROWS and not torch.is_grad_enabled()
+        with tiles.running(self.tiled if is_long else []):
+            return self.trunk(input_ids=ids, use_cache=False, return_dict=True)
 
     def _head(self, output: TrunkOutput, ids: torch.Tensor, rows: slice) -> torch.Tensor:
         """Returns the model's own fp32 logits for these rows of the trunk's output, [1, rows, vocabulary]."""
@@ -238,14 +256,17 @@ def divergence(one: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, to
     return torch.where(share > 0, share * (one - other), 0.0).sum(1), same
 
 
-def agree(split: torch.Tensor, own: torch.Tensor, dtype: torch.dtype) -> bool:
-    """Returns whether logits are equal up to the rounding of matrix products, which depends on the number of rows.
+def agree(split: torch.Tensor, own: torch.Tensor, dtype: torch.dtype | None = None) -> bool:
+    """Returns whether numbers are equal up to the rounding of matrix products, which depends on the number of rows.
 
     NaN is equal to NaN.
+
+    Args:
+        dtype: the dtype that they were computed in, if it is not their own.
     """
     if split.shape != own.shape:
         return False
-    tolerance = 64 * torch.finfo(dtype).eps * float(own.nan_to_num().abs().max())
+    tolerance = 64 * torch.finfo(dtype or own.dtype).eps * float(own.nan_to_num().abs().max())
     return torch.allclose(split, own, rtol=0, atol=tolerance, equal_nan=True)
 
 
@@ -274,18 +295,3 @@ def not_finite(model: nn.Module, where: str, otherwise: str = "a smaller factor"
     wide = next(model.parameters()).dtype == torch.float32
     advice = otherwise if wide else f"float32, or {otherwise}"
     return RunError(f"the model's logits are NaN or infinite {where}; try {advice}", *([] if wide else ["dtype"]))
-
-
-@contextmanager
-def answering(module: nn.Module, forward: Callable[..., object]) -> Iterator[None]:
-    """Replaces ``module.forward`` inside the block, and then restores it, even if it was set on the instance (as
-    accelerate does)."""
-    own = module.__dict__.get("forward")
-    module.forward = forward
-    try:
-        yield
-    finally:
-        if own is None:
-            module.__dict__.pop("forward", None)
-        else:
-            module.forward = own

@@ -31,7 +31,8 @@ from ...models.rotary_modules import layer_keys, prefix, rotary_modules, text_co
 from ...planning.plan import Plan
 from ..parallel.processes import Group
 from ..scoring.memory import embedding_shape
-from ..scoring.scorer import Scorer, answering, not_finite
+from ..scoring.scorer import Scorer, not_finite
+from ..scoring.tiles import answering, blocks
 from .search_space import DiffTables, Point, Space
 from .windows import WeightedWindow
 
@@ -185,13 +186,6 @@ def _block_bytes(model: nn.Module) -> int:
     heads = config.num_attention_heads * (getattr(config, "head_dim", None) or width // config.num_attention_heads)
     inner = getattr(config, "intermediate_size", None) or 4 * width
     return next(model.parameters()).element_size() * (5 * inner + 4 * heads + 4 * width)
-
-
-def blocks(model: nn.Module) -> list[nn.Module]:
-    """Returns the modules of all module lists that are as long as the configured number of layers."""
-    count = getattr(text_config(model), "num_hidden_layers", None)
-    lists = [each for each in model.modules() if isinstance(each, nn.ModuleList) and len(each) == count]
-    return [block for each in lists for block in each]
 
 
 @contextmanager

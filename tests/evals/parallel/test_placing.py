@@ -65,7 +65,7 @@ def test_the_memory_left_is_that_of_the_fullest_device(checkpoint, monkeypatch):
     monkeypatch.setattr(memory, "total_memory", lambda device: 1000 * 10**6)
     for weights, least in [({one: 100 * 10**6, other: 700 * 10**6}, 300), ({torch.device("cpu"): 4 * 10**6}, 996)]:
         monkeypatch.setattr(memory, "weight_bytes", lambda model, found=weights: found)
-        assert memory.budget(model, 0) == 0.5 * least * 10**6
+        assert memory.budget(model) == 0.5 * least * 10**6  # the inputs are on a processor
 
 
 def test_memory_that_is_short_in_a_shared_model_is_an_error(checkpoint, monkeypatch):

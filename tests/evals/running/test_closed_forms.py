@@ -34,7 +34,7 @@ SETTINGS = {
 def chunks_of(chunk):
     """Every window is fed so many positions at a time, as if memory were short."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("ropescale.evals.scoring.executor.chunk_for", lambda model, positions, logits: chunk)
+        patched.setattr("ropescale.evals.scoring.memory.MemoryEstimate.chunk", lambda self, positions: chunk)
         yield
 
 

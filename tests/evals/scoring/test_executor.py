@@ -1,27 +1,26 @@
 """Scoring a plan's batches where memory is short."""
 
 import math
-from pathlib import Path
+import re
 
 import numpy as np
 import pytest
 import torch
-from launching import environment
 from losses import records_in
 from tiny import documents, from_ids, llama
+from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
 
 import ropescale
 from ropescale.errors import RunError
 from ropescale.evals import perplexity
 from ropescale.evals.progress import duration
 from ropescale.evals.running.runner import WARM_SECONDS
-from ropescale.evals.scoring import memory
+from ropescale.evals.scoring import memory, tiles
 from ropescale.evals.scoring.batches import plan_pass
 from ropescale.evals.scoring.executor import Executor
-from ropescale.evals.scoring.memory import default_batch_tokens, is_out_of_memory, position_bytes
+from ropescale.evals.scoring.memory import MemoryEstimate, is_out_of_memory
 from ropescale.evals.scoring.scorer import Scorer
 
-HELPERS = Path(__file__).parents[2] / "helpers"
 IDS = documents(9, 40)
 
 
@@ -65,7 +64,8 @@ def test_a_single_window_that_does_not_fit_says_what_to_do():
         executed(Small(llama(), positions=39, error=RuntimeError("device-side assert triggered")), plan)
 
 
-def test_a_window_that_does_not_fit_is_fed_in_chunks_and_the_numbers_stay():
+def test_a_window_that_does_not_fit_is_fed_in_chunks_and_the_numbers_stay(monkeypatch):
+    monkeypatch.setattr("ropescale.evals.scoring.executor.LEAST_CHUNK", 256)
     ids = from_ids(documents(2, 1032))
     plan = plan_pass([1032, 1033], 1032, None, False, 1032)
     small, notes = Small(llama(), positions=260), []
@@ -81,8 +81,10 @@ def test_a_window_that_does_not_fit_is_fed_in_chunks_and_the_numbers_stay():
 
 
 def test_a_window_that_is_estimated_not_to_fit_is_fed_in_chunks_at_once(monkeypatch):
-    model = llama()
-    monkeypatch.setattr(memory, "total_memory", lambda device: 2**20)
+    model = llama(attn_implementation="eager")
+    estimate, weights = MemoryEstimate(model, 1), sum(each.numel() * 4 for each in model.parameters())
+    monkeypatch.setattr(memory, "LEAST_CHUNK", 256)
+    monkeypatch.setattr(memory, "total_memory", lambda device: weights + 2 * estimate.in_chunks(1000, 256))
     ids, notes = from_ids(documents(1, 1000)), []
     executor = Executor(Scorer(model, logits_bytes=1), ids, None, notes.append)
     (batch,) = plan_pass([1000], 1000, None, False, 1).batches
@@ -94,6 +96,58 @@ def test_a_window_that_is_estimated_not_to_fit_is_fed_in_chunks_at_once(monkeypa
     assert np.abs(found["nll"] - whole["nll"]).max() < 1e-5
 
 
+def on_cards(monkeypatch, count, config):
+    """The estimate for a model in bfloat16 on cards of 85.0e9 bytes, without its weights."""
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    cards = [torch.device("cuda", number) for number in range(count)]
+    weights = sum(2 * each.numel() for each in model.parameters())
+    monkeypatch.setattr(memory, "weight_bytes", lambda model: dict.fromkeys(cards, weights // count))
+    monkeypatch.setattr(memory, "device_of", lambda model: cards[0])
+    monkeypatch.setattr(memory, "total_memory", lambda device: int(85.0e9))
+    return MemoryEstimate(model, 2**30, tiles.ROWS)
+
+
+LLAMA_8B = LlamaConfig(
+    vocab_size=128256, hidden_size=4096, intermediate_size=14336, num_hidden_layers=32, num_attention_heads=32,
+    num_key_value_heads=8, rope_parameters={"rope_type": "default", "rope_theta": 500000.0},
+)  # fmt: skip
+QWEN3_32B = Qwen3Config(
+    vocab_size=151936, hidden_size=5120, intermediate_size=25600, num_hidden_layers=64, num_attention_heads=64,
+    num_key_value_heads=8, head_dim=128, rope_parameters={"rope_type": "default", "rope_theta": 1000000.0},
+)  # fmt: skip
+
+
+def test_models_of_users_fit_onto_their_cards_whole_and_what_cannot_is_refused(monkeypatch):
+    llama = on_cards(monkeypatch, 1, LLAMA_8B)
+    assert llama.chunk(524_288) is None and 28e9 < llama.whole(524_288, 524_288) < 45e9
+    assert llama.batch_tokens(4096) == 32_768
+    llama.refuse(1_048_576, chunks=True)
+    with pytest.raises(
+        RunError, match=r"a window of 2,000,000 positions needs about [\d,.]+ GB, but .* at most "
+    ) as said:
+        llama.refuse(2_000_000, chunks=True)
+    fitting = int(re.search(r"at most ([\d,]+) positions fit", str(said.value))[1].replace(",", ""))
+    assert llama.whole(fitting, fitting) <= memory.budget(llama.model, 1) < llama.whole(fitting + 1, fitting + 1)
+    whole = MemoryEstimate(llama.model, 2**30).whole(131_072, 131_072)
+    assert llama.whole(131_072, 131_072) < 0.6 * whole  # without tiles
+    qwen = on_cards(monkeypatch, 2, QWEN3_32B)
+    assert qwen.chunk(131_072) is None
+    assert on_cards(monkeypatch, 1, QWEN3_32B).chunk(262_144) is not None
+    alone = qwen.whole(131_072, 131_072)
+    monkeypatch.setattr(type(qwen.model), "tp_size", 2)
+    assert MemoryEstimate(qwen.model, 2**30, tiles.ROWS).whole(131_072, 131_072) < 0.7 * alone
+
+
+def test_a_window_that_cannot_fit_is_refused_before_it_is_fed(monkeypatch):
+    scorer, (batch,) = Small(llama(), 10**9), plan_pass([1000], 1000, None, False, 1).batches
+    weights = sum(each.numel() * 4 for each in scorer.model.parameters())
+    monkeypatch.setattr(memory, "total_memory", lambda device: weights + 200_000)
+    with pytest.raises(RunError, match=r"1,000 positions needs about \d+ MB, but the weights leave 0 MB of .* cpu; at"):
+        Executor(scorer, from_ids(documents(1, 1000)), None, print).score(batch)
+    assert all(each[1] == 64 for each in scorer.fed)  # the probes
+
+
 def test_what_torch_raises_when_the_machine_has_no_memory_is_known():
     with pytest.raises(RuntimeError) as caught:
         torch.empty(2**61, dtype=torch.uint8)
@@ -102,43 +156,14 @@ def test_what_torch_raises_when_the_machine_has_no_memory_is_known():
     assert not is_out_of_memory(ValueError("out of memory")) and not is_out_of_memory(RuntimeError("shape"))
 
 
-GROWN = """
-import re, torch
-from tiny import llama
-from ropescale.evals.scoring.scorer import Scorer
-scorer = Scorer(llama(hidden_size=256, intermediate_size=1024, num_attention_heads=8, num_key_value_heads=8))
-ids = torch.randint(61, (1, 16384))
-peak = lambda: 1024 * int(re.search(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read())[1])  # its own alone
-with torch.inference_mode():
-    scorer.score(ids[:, :64])
-    before = peak()
-    scorer.score(ids)
-print(peak() - before)
-"""
-
-
-@pytest.mark.slow
-def test_the_estimate_of_a_forward_pass_is_near_enough_that_half_of_the_memory_suffices(python):
-    if not Path("/proc/self/status").exists():
-        pytest.skip("needs Linux's peak of one process")
-    done = python("-c", GROWN, env=environment(HELPERS))
-    assert done.returncode == 0, done.stderr
-    model = llama(hidden_size=256, intermediate_size=1024, num_attention_heads=8, num_key_value_heads=8)
-    estimate = position_bytes(model, 16384) * 16384 + 3 * 4 * 61 * 16384
-    # The budget is half of what the weights leave, so a pass may take twice the estimate.
-    assert estimate / 3 <= int(done.stdout) <= 1.5 * estimate
-
-
 def test_the_default_batch_follows_the_machine_and_is_a_power_of_two(monkeypatch):
     model = llama()
-    assert default_batch_tokens(model, 64, 2**20) == 8192  # more gains nothing on a CPU
-    each = position_bytes(model, 64)
-    weights = sum(p.numel() * 4 for p in model.parameters())
-    monkeypatch.setattr(memory, "total_memory", lambda device: weights + 2 * (3 * 2**20 + 1000 * each))
-    assert default_batch_tokens(model, 64, 2**20) == 512
+    estimate, weights = MemoryEstimate(model, 2**20), sum(p.numel() * 4 for p in model.parameters())
+    assert estimate.batch_tokens(64) == 8192  # more gains nothing on a CPU
+    monkeypatch.setattr(memory, "total_memory", lambda device: weights + 2 * estimate.whole(512, 64))
+    assert estimate.batch_tokens(64) == 512
     monkeypatch.setattr(memory, "total_memory", lambda device: 0)
-    assert default_batch_tokens(model, 64, 2**20) == 1
-    assert perplexity(model, IDS[:2], [16]).protocol["batch_tokens"] == 1
+    assert estimate.batch_tokens(64) == 1
 
 
 def test_numbers_of_tables_that_change_by_themselves_are_not_kept(tmp_path):

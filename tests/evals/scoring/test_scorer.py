@@ -2,13 +2,15 @@
 
 import logging
 import weakref
+from types import SimpleNamespace
 
 import pytest
 import tiny_models
 import torch
 from tiny import documents, llama, naive_nll
 
-from ropescale.evals.scoring.scorer import Scorer
+from ropescale.evals.scoring import tiles
+from ropescale.evals.scoring.scorer import Scorer, agree
 
 
 def ids_of(count, length):
@@ -140,3 +142,32 @@ def test_bf16_logits_are_reduced_in_fp32():
     with torch.inference_mode():
         nll = Scorer(model).score(ids)
     assert (nll - torch.tensor([naive_nll(model, each) for each in ids.tolist()])).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma3_text", "mixtral", "deepseek_v3", "gpt_neox"])
+def test_mlps_run_in_tiles_of_rows_with_the_same_numbers(kind, monkeypatch):
+    model, ids = tiny_models.build(kind), ids_of(3, 50)
+    with torch.inference_mode():
+        whole = Scorer(model).score(ids)
+    monkeypatch.setattr(tiles, "ROWS", 16)
+    scorer, rows = Scorer(model), []
+    scorer.tiled = tiles.mlps(model, agree)  # so few rows may round differently
+    assert len(scorer.tiled) == model.config.num_hidden_layers
+    for each in [each for part in scorer.tiled for each in part.children() if list(each.parameters())]:
+        each.register_forward_pre_hook(lambda module, args: rows.append(args[0].shape[-2]))
+    with torch.inference_mode():
+        assert torch.allclose(scorer.score(ids), whole, atol=1e-5)
+    assert rows and max(rows) <= 16 + 150 % 16
+    for part in scorer.tiled:
+        part._hf_hook = SimpleNamespace(offload=True)  # accelerate's, whose weights are loaded for each call
+    assert tiles.mlps(model, agree) == []
+
+
+def test_tiles_on_a_processor_are_those_that_change_no_bit(monkeypatch):
+    model, ids = llama(), ids_of(1, 100)
+    monkeypatch.setattr(tiles, "ROWS", 40)
+    assert len(Scorer(model).tiled) == 2
+    monkeypatch.setattr(torch, "equal", lambda one, other: False)
+    assert Scorer(model).tiled == []
+    with torch.inference_mode():
+        assert_close_to_naive(model, ids, Scorer(model).score(ids))

@@ -14,7 +14,6 @@ import transformers
 
 import ropescale.evals
 from ropescale.evals.backends import fingerprints
-from ropescale.evals.scoring import memory
 from ropescale.evals.scoring.batches import LOGITS_BYTES
 from ropescale.evals.scoring.executor import Executor
 from ropescale.evals.scoring.scorer import Scorer
@@ -197,12 +196,13 @@ def _curve(bench: Bench, part: str, config: Any, length: int) -> None:
     with bench.timed() as timed:
         model = build(config, bench.device, bench.dtype)
     bench.say(part, **{"build s": timed.seconds, "length": length, "PFLOP a window": flops(model, length) / 1e15})
+    estimate = Scorer(model).estimate(length)
     bench.say(
         part,
         **{
-            "estimated GB": memory.position_bytes(model, length) * length / 1e9,
-            "chunk": str(memory.chunk_for(model, length, LOGITS_BYTES)),
-            "batch_tokens": memory.default_batch_tokens(model, length, LOGITS_BYTES),
+            "estimated GB": estimate.whole(length, length) / 1e9,
+            "chunk": str(estimate.chunk(length)),
+            "batch_tokens": estimate.batch_tokens(length),
         },
     )
     warm = bench.windows(model, short, 2)
@@ -238,7 +238,7 @@ def sliding_windows(bench: Bench) -> None:
         ids = torch.tensor(bench.windows(model, length, 1))
         with torch.inference_mode(), bench.timed() as timed:
             scorer.score(ids)
-        estimate = memory.position_bytes(model, length) * length / 1e9
+        estimate = scorer.estimate(length).whole(length, length) / 1e9
         figures = {"s": timed.seconds, "peak GB above weights": timed.above, "estimated GB": estimate}
         bench.say("sliding windows", **{f"{length} {name}": value for name, value in figures.items()})
 
@@ -307,7 +307,7 @@ def out_of_memory(bench: Bench) -> None:
     if not bench.on_gpu:
         bench.say("out of memory", skipped="needs an accelerator")
         return
-    need = memory.position_bytes(model, length) * length
+    need = Scorer(model).estimate(length).whole(length, length)
     spare = int(torch.cuda.mem_get_info()[0] - 2.2 * need)
     held = torch.empty(max(0, spare), dtype=torch.uint8, device=bench.device)
     with bench.timed() as timed:

@@ -1,0 +1,118 @@
+"""Runs the MLPs of a model in tiles of rows, so that the peak of a layer's memory is that of its attention."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from ...models.rotary_modules import text_config
+from .memory import width
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+ROWS = 4096
+"""The number of positions in a tile, enough for the full speed of matrix products."""
+
+_ODD = 37
+"""Rows beyond two tiles in the check, because kernels may treat the last rows differently."""
+
+Same = Callable[[torch.Tensor, torch.Tensor], bool]
+
+
+def blocks(model: nn.Module) -> list[nn.Module]:
+    """Returns the modules of all module lists that are as long as the configured number of layers."""
+    count = getattr(text_config(model), "num_hidden_layers", None)
+    lists = [each for each in model.modules() if isinstance(each, nn.ModuleList) and len(each) == count]
+    return [block for each in lists for block in each]
+
+
+@torch.inference_mode()
+def mlps(model: PreTrainedModel, same: Same) -> list[nn.Module]:
+    """Returns the parts of the blocks that give the same numbers in tiles as at once, such as dense and sparse MLPs.
+
+    One part of each name and class is run on random rows. Attentions are left out, and parts whose weights accelerate
+    loads for each call.
+
+    Args:
+        same: compares the result of a call with that of two tiles.
+    """
+    found, known = list[nn.Module](), dict[tuple[str, type], bool]()
+    dtype = model.get_input_embeddings().get_parameter("weight").dtype
+    rows = torch.randn(1, 2 * ROWS + _ODD, width(model), generator=torch.Generator().manual_seed(0)).to(dtype)
+    for block in blocks(model):
+        for name, part in block.named_children():
+            if "att" in name or not list(part.children()) or any(map(_is_offloaded, part.modules())):
+                continue
+            if (name, type(part)) not in known:
+                known[name, type(part)] = _agrees(part, rows, same)
+            if known[name, type(part)]:
+                found.append(part)
+    return found
+
+
+def _agrees(part: nn.Module, rows: torch.Tensor, same: Same) -> bool:
+    rows = rows.to(next(part.parameters()).device)
+    try:
+        whole = part(rows)
+        return isinstance(whole, torch.Tensor) and same(whole, _in_tiles(part, rows))
+    except (TypeError, ValueError, RuntimeError):  # it needs more than rows
+        return False
+
+
+def _is_offloaded(module: nn.Module) -> bool:
+    hook = getattr(module, "_hf_hook", None)
+    return any(getattr(each, "offload", False) for each in getattr(hook, "hooks", [hook]))
+
+
+@contextmanager
+def running(parts: Sequence[nn.Module]) -> Iterator[None]:
+    """Runs these parts in tiles inside the block."""
+    with ExitStack() as stack:
+        for part in parts:
+            stack.enter_context(answering(part, partial(_in_tiles, part.forward)))
+        yield
+
+
+def _in_tiles(
+    forward: Callable[..., torch.Tensor], states: torch.Tensor, *more: object, **named: object
+) -> torch.Tensor:
+    """Calls a function with :data:`ROWS` positions at a time, and with more at last; at once if it takes more than
+    states.
+
+    Args:
+        states: [windows, positions, width].
+    """
+    if more or named:
+        return forward(states, *more, **named)
+    rows = states.reshape(1, -1, states.shape[-1])
+    sizes = [ROWS] * max(1, rows.shape[1] // ROWS)
+    sizes[-1] += rows.shape[1] - sum(sizes)
+    whole, at = rows.new_empty(0), 0
+    for tile in rows.split(sizes, dim=1):
+        part = forward(tile)
+        if not at:
+            whole = part.new_empty(rows.shape[1], part.shape[-1])
+        whole[at : at + tile.shape[1]] = part[0]
+        at += tile.shape[1]
+    return whole.view(*states.shape[:-1], -1)
+
+
+@contextmanager
+def answering(module: nn.Module, forward: Callable[..., object]) -> Iterator[None]:
+    """Replaces ``module.forward`` inside the block, and then restores it, even if it was set on the instance (as
+    accelerate does)."""
+    own = module.__dict__.get("forward")
+    module.forward = forward
+    try:
+        yield
+    finally:
+        if own is None:
+            module.__dict__.pop("forward", None)
+        else:
+            module.forward = own
