@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import chain
 from typing import Any
 
 from click import FLOAT, IntRange
@@ -28,7 +27,6 @@ _SECTIONS: Sections = {
         option("--window", "N", "The shortest context, in tokens.", IntRange(1), default=4096),
         option("--stride", "N", "The number of tokens that share a short context.", IntRange(1), default=1024),
         option("--max-length", "N", "Cut longer texts to their first N tokens.", IntRange(2), default=32768),
-        option("--import imports", "FILE", "Read LongPPL's own file, instead of running MODEL.", multiple=True),
     ],
     "Key tokens": [
         option("--alpha", "A", "Minimum gain from long context, in nats.", FLOAT, default=2.0),
@@ -42,10 +40,8 @@ _SECTIONS: Sections = {
 }
 
 
-@sectioned_command("keys", _SECTIONS, model_argument(required=False))
-def command(
-    model: str | None, source: str, out: str, as_json: bool, force: bool, imports: tuple[str, ...], **options: Any
-) -> None:
+@sectioned_command("keys", _SECTIONS, model_argument())
+def command(model: str, source: str, out: str, as_json: bool, force: bool, **options: Any) -> None:
     """Find the tokens that need long context, for `ropescale eval --key-spans FILE`.
 
     MODEL is the key model. It predicts every token from the full preceding text, and from a short window (LongPPL,
@@ -55,30 +51,16 @@ def command(
     Finished batches are stored in a folder beside FILE, such as keys-run: the same command resumes after any
     interruption.
     """
-    from ..errors import DataError
     from ..evals import api
     from ..evals.backends.checkpoint import Checkpoint
-    from ..evals.data.key_tokens import check_replaceable
     from ..evals.parallel.processes import world
-    from ..files import local_path, writable_file
+    from ..files import local_path
 
-    if (model is None) is not bool(imports):
-        raise DataError("name either a MODEL or files of key tokens to import, not both", "import")
-    text = text_of([source], options)
-    if model is None:
-        from ..evals.running.key_tokens import imported
-
-        path = writable_file(out, check_replaceable)
-        found = imported(imports, chain.from_iterable(text.texts().values()))
-        found.save(path, force)
-        summary = f"{sum(map(len, found.spans.values())):,} spans in {len(found.spans):,} texts"
-    else:
-        checkpoint = made(Checkpoint, options, name=model)
-        found = api.keys(checkpoint, text, out=out, force=force, progress=True, **keywords_for(api.keys, options))
-        if not world().leads:
-            return
-        summary = _summary(found.made)
-    print_result(as_json, lambda: found.made, lambda: summary, local_path(out))
+    checkpoint, text = made(Checkpoint, options, name=model), text_of([source], options)
+    found = api.keys(checkpoint, text, out=out, force=force, progress=True, **keywords_for(api.keys, options))
+    if not world().leads:
+        return
+    print_result(as_json, lambda: found.made, lambda: _summary(found.made), local_path(out))
     say(f"written to {out}")
 
 

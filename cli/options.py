@@ -337,10 +337,6 @@ _NEEDED = (
     ("depths trials seed", "prompts", False, "applies to generated prompts, not to prompts from a file; drop it"),
     ("search_tokens", "search", True, "needs a search; leave it out, or ask for one"),
     ("verbose", "as_json", False, "has no effect on JSON, which has all figures; leave it out"),
-    (
-        "window stride max_length alpha beta dtype device revision trust_remote_code",
-        *("imports", False, "has no effect on imported key tokens; leave it out"),
-    ),
 )
 """Options that have an effect only with, or only without, another option of the same command: the options, the other
 one, whether they need it, and the error."""

@@ -107,7 +107,7 @@ class KeySpans:
     @property
     def _model(self) -> str:
         """The key model's name."""
-        return Path(self.made.get("key_model", {}).get("path", "imported")).name
+        return Path(self.made.get("key_model", {}).get("path", "?")).name
 
     def to_pandas(self) -> DataFrame:
         """Returns a row per span as a pandas ``DataFrame``: the key model, the text's sha256, and the byte range.
@@ -178,7 +178,7 @@ class KeySpans:
     @property
     def _identity(self) -> list[object]:
         """Returns what must be equal for spans to replace others: the parameters, and the model without its path."""
-        names = ("imported", "window", "stride", "alpha", "beta", "max_length")
+        names = ("window", "stride", "alpha", "beta", "max_length")
         return [{**self.made.get("key_model", {}), "path": ""}, *map(self.made.get, names)]
 
 

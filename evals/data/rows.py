@@ -75,7 +75,7 @@ def rows_of(source: str, options: ReadOptions) -> Iterator[RowDocument]:
         DataError: the file cannot be read, or a row is not an object or lacks the field; the message names the row.
     """
     if source.lower().endswith(PARQUET):
-        return documents_of(_parquet(source, options), f"{source} row", options, source)
+        return documents_of(_parquet(source), f"{source} row", options, source)
     return documents_of(_json_lines(source), f"{source} line", options, source)
 
 
@@ -108,7 +108,7 @@ def _json_lines(source: str) -> Iterator[tuple[int, Row]]:
         raise DataError(f"{source} cannot be read: {error.strerror or error}") from None
 
 
-def _parquet(source: str, options: ReadOptions) -> Iterator[tuple[int, Row]]:
+def _parquet(source: str) -> Iterator[tuple[int, Row]]:
     import pyarrow
     import pyarrow.parquet
 
@@ -118,7 +118,10 @@ def _parquet(source: str, options: ReadOptions) -> Iterator[tuple[int, Row]]:
             if twice := [name for name in names if names.count(name) > 1]:
                 raise DataError(f"{source} has {names.count(twice[0])} columns named {twice[0]!r}; rename all but one")
             _check_expansion(file.metadata, source)
-            batches = file.iter_batches(_TOGETHER, columns=_columns(file.schema_arrow, options))
+            # Columns of other types are skipped, because they may contain dates that Python cannot read.
+            kinds = {each.name: str(each.type) for each in file.schema_arrow}
+            readable = [name for name, kind in kinds.items() if _READABLE.match(kind)]
+            batches = file.iter_batches(_TOGETHER, columns=readable)
             yield from enumerate(
                 row for batch in batches for n in range(len(batch)) for row in batch[n : n + 1].to_pylist()
             )
@@ -127,6 +130,9 @@ def _parquet(source: str, options: ReadOptions) -> Iterator[tuple[int, Row]]:
     except (pyarrow.ArrowException, OSError) as error:
         raise DataError(f"{source} is not a readable parquet file: {first_line(error)}") from None
 
+
+_READABLE = re.compile(r"(?=.*(string|int|list))(?!.*(date|time|binary))")
+"""The types of the columns that are read."""
 
 _TOGETHER = 8
 """Rows per read, which may share one stored value. They are converted to Python one by one, because lists of token ids
@@ -148,22 +154,6 @@ def _check_expansion(metadata: pyarrow.parquet.FileMetaData, source: str) -> Non
         if expanded > max(LARGEST, _EXPANDS * local_path(source).stat().st_size):
             many = f"{expanded / 1e9:.2g} GB in one row group, over {_EXPANDS} times the file"
             raise DataError(f"{source} has {many}; write it as .jsonl")
-
-
-def _columns(schema: pyarrow.Schema, options: ReadOptions) -> list[str] | None:
-    """Returns the names of the columns to read, or None for all.
-
-    Other columns are skipped, because they may contain dates that cannot be read.
-    """
-    kinds = {each.name: str(each.type) for each in schema}
-    if options.prompt_field is not None:
-        return [name for name, kind in kinds.items() if re.search("string|int", kind)]
-    known = {"text": "", CHAT: "list", IDS: "list"}
-    guessed = next((name for name, kind in known.items() if name in kinds and kind in kinds[name]), None)
-    wanted = options.text_field or guessed
-    if wanted is not None and wanted in kinds:
-        return [name for name in (wanted, TOOLS) if name in kinds]
-    return [name for name, kind in kinds.items() if "string" in kind] or None
 
 
 def documents_of(

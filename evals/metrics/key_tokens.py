@@ -99,14 +99,10 @@ class KeyTokens(Metric[Stored, KeyTokensRow]):
             return []
         made, last = spans.made, rows[-1]
         model = Path(str(made.get("key_model", {}).get("path", "?"))).name
-        by = (
-            f"by {escaped(model)} with the whole text against {made['window']:,} tokens"
-            if "window" in made
-            else "imported"
-        )
         title = (
             f"Key tokens ({last.tokens:,}, {last.fraction:.2%} of all, at {last.length:,}"
-            f"{held(stored, last.documents, last.windows)}), {by}:"
+            f"{held(stored, last.documents, last.windows)}), by {escaped(model)} with the whole text "
+            f"against {made['window']:,} tokens:"
         )
         return [title, ppl_table(stored, rows)]
 

@@ -36,9 +36,6 @@ from .prompts import DIGITS
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-RULER = 0.856
-"""RULER's threshold for an effective length: the score of Llama-2-7B-chat at 4,096 tokens (arXiv:2404.06654)."""
-
 RELATIVE = 0.85
 """The share of the baseline's score at the shortest length that is required up to the effective length."""
 
@@ -149,14 +146,12 @@ class PairedAnswersRow:
 class EffectiveRow:
     """The longest length up to which a schedule's score reaches a threshold at every length, or None.
 
-    The threshold of ``length`` is ``needed``, a share of the baseline's score at the shortest length (0 if that score
-    is 0). The threshold of ``ruler`` is RULER's own, 0.856; it is None for generated prompts.
+    The threshold is ``needed``, a share of the baseline's score at the shortest length (0 if that score is 0).
     """
 
     schedule: str
     length: Length | None
     needed: Share
-    ruler: Length | None
 
 
 def draw(run: Retrieval) -> Figure:
@@ -197,13 +192,8 @@ class Accuracy(Metric["Retrieval", AccuracyRow]):
             parts.append(f"Mean over {len(tasks)} tasks ({', '.join(map(escaped, tasks))}){at}:")
         corner = "score" if from_file else "accuracy"
         parts.append(table(stored.lengths, corner, scores, stored.schedules, stored.named))
-        reached = {"": [row.length for row in effective]}
-        if from_file:
-            threshold = f" by RULER's threshold (a score of {RULER:.1%}, Llama-2-7B-chat's at 4,096)"
-            reached[threshold] = [row.ruler for row in effective]
-        for bar, lengths in reached.items():
-            found = [f"{name} {length:,}" if length else f"{name} none" for name, length in zip(names, lengths)]
-            parts.append(f"Effective length{bar}: {', '.join(found)}.")
+        reached = [f"{row.length:,}" if row.length else "none" for row in effective]
+        parts.append(f"Effective length: {', '.join(map(' '.join, zip(names, reached)))}.")
         chance = "" if from_file else f"; chance, any number of {DIGITS} digits, is {CHANCE:.2f}"
         parts.append(f"NLL of the whole answer in place (nats{chance}):")
         parts.append(table(stored.lengths, "answer NLL", losses, stored.schedules, name=stored.named))
@@ -252,8 +242,7 @@ class EffectiveLength(Metric["Retrieval", EffectiveRow]):
 
     The required score is a share of the model's own score at the shortest length (as in NoLiMa, Modarressi et al. 2025,
     arXiv:2502.05167). For all schedules, the model's own score is that of the baseline, so a schedule that fails
-    everywhere has no effective length. RULER's threshold is the same for all models, so it means little for base
-    models.
+    everywhere has no effective length.
     """
 
     row, key = EffectiveRow, "effective"
@@ -262,20 +251,15 @@ class EffectiveLength(Metric["Retrieval", EffectiveRow]):
         """Returns one row per schedule."""
         overall = {(row.schedule, row.length): row.accuracy for row in ACCURACY.rows(stored) if row.is_overall}
 
-        def reach(schedule: str, needed: float) -> int | None:
-            """Returns the last length before the first length that has a lower score or was not measured."""
+        needed, rows = RELATIVE * overall.get((stored.baseline, min(stored.lengths, default=0)), 0.0), []
+        for label in stored.schedules:
             reached = None
-            for length in stored.lengths:
-                if not 0 < needed <= overall.get((schedule, length), -1.0) + 1e-12:
+            for length in stored.lengths:  # up to the first length that has a lower score or was not measured
+                if not 0 < needed <= overall.get((label, length), -1.0) + 1e-12:
                     break
                 reached = length
-            return reached
-
-        needed = RELATIVE * overall.get((stored.baseline, min(stored.lengths, default=0)), 0.0)
-        return [
-            EffectiveRow(label, reach(label, needed), needed, reach(label, RULER) if stored.is_from_file else None)
-            for label in stored.schedules
-        ]
+            rows.append(EffectiveRow(label, reached, needed))
+        return rows
 
 
 ACCURACY, PAIRED, EFFECTIVE = Accuracy(), PairedLoss(), EffectiveLength()

@@ -1,21 +1,18 @@
-"""Finds key tokens with a key model, or reads them from the files of LongPPL's authors."""
+"""Finds key tokens with a key model."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from ...errors import DataError
-from ...files import read_given
 from ..backends.base import Backend, ScoresBatches, ScoresTexts
 from ..backends.fingerprints import tokens_sha256
 from ..data.chats import Unread
 from ..data.documents import Document, check_ids
-from ..data.encoding import TextEncoder, byte_places
+from ..data.encoding import TextEncoder
 from ..data.key_tokens import KIND, KeySpans, joined
 from ..data.texts import Text
 from ..data.windows import Window
@@ -144,28 +141,6 @@ def _prefix(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """Returns the ids that the tokenizer puts before every text."""
     one = tokenizer("a", return_special_tokens_mask=True)
     return one["input_ids"][: [*one["special_tokens_mask"], 0].index(0)]
-
-
-def imported(files: Sequence[str], texts: Iterable[Unread]) -> KeySpans:
-    """Reads LongPPL's files of key tokens, ``[start, end];...`` in characters, one file per text in order.
-
-    Raises:
-        DataError: a file cannot be read, has another format, or has ranges outside its text; or the numbers of files
-            and texts differ.
-    """
-    spans, held = {}, list(_written(texts))
-    if len(files) != len(held):
-        raise DataError(f"{len(files)} files of key tokens for {len(held)} texts; give one for each, in order")
-    for file, text in zip(files, held, strict=True):
-        content = read_given(file, "import").strip()
-        if not re.fullmatch(r"(\[\d{1,12}, \d{1,12}\](;|$))*", content, re.ASCII):
-            raise DataError(f"{file} has no key tokens of LongPPL, whose format is [start, end];[start, end]")
-        places = np.array(re.findall(r"\d+", content), np.int64)
-        whole = text.text
-        if len(places) and places.max() > len(whole):
-            raise DataError(f"{file} has ranges outside {text.name}, which has {len(whole):,} characters")
-        spans[text.sha256] = joined(byte_places(whole, places).reshape(-1, 2).tolist())
-    return KeySpans(spans, {"imported": [Path(file).name for file in files]})
 
 
 def _written(texts: Iterable[Unread]) -> Iterator[Text]:

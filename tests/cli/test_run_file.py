@@ -90,7 +90,6 @@ def test_a_file_that_cannot_be_taken_is_one_sentence(content, fact, evaluate):
         "eval MODEL --schedule FILE --data TEXT --lengths 32",
         "eval MODEL --data FILE --lengths 32",
         "retrieval MODEL --prompts FILE --lengths 256",
-        "keys --data TEXT --import FILE -o out.json",
     ],
 )
 def test_a_text_file_that_is_missing_or_never_ends_is_one_sentence(words, refused, checkpoint, texts, tmp_path):

@@ -35,8 +35,6 @@ ASKED = "retrieval MODEL --lengths 200"
         (f"{ASKED} --match any", "--match", "needs prompts"),
         (f"{ASKED} --answer-field a", "--answer-field", "needs prompts"),
         (f"{ASKED} --prompts p.jsonl --depths 0,1", "--depths", "applies to generated prompts"),
-        ("keys --data TEXT --import k -o out --alpha 1", "--alpha", "imported key tokens"),
-        ("keys --data TEXT --import k -o out --dtype float32", "--dtype", "imported key tokens"),
         ("recommend MODEL --target-length 2k --data TEXT --search-tokens 1k", "--search-tokens", "needs a search"),
         ("recommend MODEL --target-length 2k --data TEXT --on-top", "--on-top", "no scaling to build on"),
         ("search MODEL --target-length 2k --data TEXT --replace-scaling", "--replace-scaling", "to replace"),

@@ -150,25 +150,6 @@ def test_spans_of_other_texts_and_files_that_hold_none_are_refused(found, tmp_pa
             load(tmp_path / "odd.json")
 
 
-def test_the_files_of_longppl_are_read_in_the_order_of_the_texts(tmp_path, ran, refused, checkpoint):
-    data, one, two = tmp_path / "data.jsonl", tmp_path / "slice_0.txt", tmp_path / "slice_1.txt"
-    data.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
-    one.write_text("[3, 6];[6, 8];[10, 11]")
-    two.write_text("[5, 6]")  # the é of café
-    words = ["keys", "--data", data, "-o", tmp_path / "keys.json"]
-    assert ran(*words, "--import", one, "--import", two)[0].startswith("3 spans in 2 texts")
-    spans = load(tmp_path / "keys.json").spans
-    assert [spans[sha256(text.encode())] for text in TEXTS] == [[(3, 8), (10, 11)], [(5, 7)]]
-    assert TEXTS[1].encode()[5:7].decode() == "é"
-    evaluated = ["eval", checkpoint, "--data", data, "--lengths", "40", "--verbose", "--key-spans"]
-    assert "), imported:" in ran(*evaluated, tmp_path / "keys.json")[0]
-    assert "2 files of key tokens for 1 texts" in refused(*words, "--concat", "--import", one, "--import", two)
-    assert "name either a MODEL" in refused(*words) and "not both" in refused(*words, "--import", one, checkpoint)
-    for content, wrong in (("[1 2]", "has no key tokens"), ("[1, 900]", "has ranges outside")):
-        two.write_text(content)
-        assert wrong in refused(*words, "--import", one, "--import", two)
-
-
 def test_the_command_writes_what_eval_reads(checkpoint, texts, tmp_path, ran, refused):
     words = ["keys", checkpoint, "--data", texts, "--window", "8", "--stride", "5", "--alpha", "0.3", "--beta", "-7"]
     said, _ = ran(*words, "-o", tmp_path / "keys.json")
@@ -188,15 +169,13 @@ def test_spans_of_another_text_model_or_window_stay_and_no_second_command_writes
 ):
     out, other = tmp_path / "keys.json", write_files(tmp_path / "other", {"a.txt": TEXTS[0][::-1]})
     model = tiny.checkpoint(tmp_path / "model", llama(1, vocab_size=257))
-    (tmp_path / "spans.txt").write_text("[3, 6]")
 
     def words(data=texts, model=checkpoint, window=8, alpha=0.3):
         return ["keys", model, "--data", data, "--window", window, "--alpha", alpha, "--beta", "-7", "-o", out]
 
     ran(*words())
     before = out.read_bytes()
-    imported = ["keys", "--data", other, "--import", tmp_path / "spans.txt", "-o", out]
-    tried = [words(other), imported, words(model=model), words(window=9), words(alpha=0.4)]
+    tried = [words(other), words(model=model), words(window=9), words(alpha=0.4)]
     for given in tried:
         assert "of another text, model or window; choose another file, or allow to replace them" in refused(*given)
     with opened(tmp_path / "keys-run"):

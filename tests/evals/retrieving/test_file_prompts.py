@@ -245,9 +245,9 @@ def test_the_scores_of_a_model_that_copies_are_the_known_ones(codes):
     cells = {(each.schedule, each.task): (each.accuracy, each.tasks, each.prompts) for each in codes.rows}
     assert cells["as-is", "near"] == (1.0, 1, 2) and cells["as-is", "far"] == (0.5, 1, 2)
     assert cells["as-is", None] == (0.75, 2, 4) and cells["linear:factor=4", None] == (1.0, 2, 4)
-    assert [(each.schedule, each.ruler) for each in codes.effective] == [("as-is", None), ("linear:factor=4", 1024)]
+    assert [(each.schedule, each.length) for each in codes.effective] == [("as-is", 1024), ("linear:factor=4", 1024)]
     assert codes.sentences()[0] == "At 1,024 tokens linear:factor=4 answers 100%, as-is answers 75% (mean of 2 tasks)."
-    assert "a score of 85.6%, Llama-2-7B-chat's at 4,096): as-is none, linear:factor=4 1,024" in codes.to_markdown()
+    assert "Effective length: as-is 1,024, linear:factor=4 1,024." in codes.to_markdown()
 
 
 def test_a_mean_over_tasks_weighs_each_alike_and_has_the_interval_of_its_variance():

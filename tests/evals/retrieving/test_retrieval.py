@@ -258,8 +258,8 @@ def test_answer_nll_is_the_known_one(result):
 
 
 def test_the_effective_length_is_by_the_baselines_score_at_the_shortest_length(result):
-    found = [(row.schedule, row.length, row.needed, row.ruler) for row in result.effective]
-    assert found == [("as-is", 256, 0.85, None), ("linear:factor=4", 1024, 0.85, None)]
+    found = [(row.schedule, row.length, row.needed) for row in result.effective]
+    assert found == [("as-is", 256, 0.85), ("linear:factor=4", 1024, 0.85)]
     assert "at least 0.85 at every length, 85% of that of as-is at 256 tokens" in result.to_markdown()
     half = marked(result, lambda answer: answer.depth == 1 and (answer.length == 256 or answer.schedule != "as-is"))
     assert [(row.length, row.needed) for row in half.effective] == [(256, 0.85 / 3), (1024, 0.85 / 3)]
