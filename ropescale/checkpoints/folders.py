@@ -35,7 +35,7 @@ from ..files import (
     translated,
     write_synced,
 )
-from ..output.formatting import argument, brief, cut, named, shell_word, stays_below
+from ..output.formatting import argument, brief, cut, shell_word, stays_below
 from ..record import NAME as RECORD
 from ..record import Entry, Listing, files_in, with_files
 from .backups import BACKUP
@@ -65,15 +65,11 @@ def files_of(folder: Path) -> list[Path]:
 
     Links to folders are not followed.
     """
-    return sorted(name for name in _walk(folder) if not os.path.isdir(folder / name))
-
-
-def _walk(folder: Path) -> Iterator[Path]:
-    """Yields the files and the links to folders below a folder, as relative paths; skips version control and caches."""
+    found: list[Path] = []
     for above, folders, files in os.walk(folder, onerror=_raise):
         folders[:] = [name for name in folders if name not in _SKIPPED]
-        links = [name for name in folders if os.path.islink(os.path.join(above, name))]
-        yield from (Path(above, name).relative_to(folder) for name in (*files, *links) if name not in _SKIPPED)
+        found += [Path(above, name).relative_to(folder) for name in files if name not in _SKIPPED]
+    return sorted(found)
 
 
 def _raise(error: OSError) -> Never:
@@ -100,10 +96,6 @@ def build_folder(
     """
     with translated(target), made_folder(target.absolute().parent):
         recover(target)
-        if aside := left_aside(target):
-            LOG.warning(
-                "%s is the earlier version of %s; a command that replaced it was killed or is running", aside, target
-            )
         into = is_empty(target)
         with hidden_path(target / target.name if into else target) as new:
             new.mkdir()
@@ -242,10 +234,16 @@ def link_or_copy(
         if is_weight(name.name):
             links[name.as_posix()] = _link(real, folder / name, link)
         else:
+            if not (real.is_relative_to(os.path.realpath(source)) or _BLOB.fullmatch(str(real))):
+                LOG.warning("%s leads out of the checkpoint, to %s, which is copied", source / name, real)
             shutil.copyfile(real, folder / name)
     for text, content in files.items():
         write_synced(folder / text, content)
     return links
+
+
+_BLOB = re.compile(r".*/models--[^/]+/blobs/([0-9a-f]{40}|[0-9a-f]{64})", re.DOTALL)
+"""The path of a model's file in the Hub's cache, whose name is a hash."""
 
 
 def real_file(path: Path) -> Path:
@@ -285,18 +283,6 @@ def _link(real: Path, destination: Path, how: str) -> str:
                     "link",
                 ) from error
     raise AssertionError("unreachable: copy either works or raises")
-
-
-def copy_mode(folder: Path, like: str) -> None:
-    """Gives new weight files the mode of another file, because safetensors makes them readable only by their owner.
-
-    Skips linked weights, because a hard link shares its mode with the source's file.
-    """
-    mode = stat.S_IMODE((folder / like).stat().st_mode)
-    for name in files_of(folder):
-        status = (folder / name).lstat()
-        if is_weight(name.name) and stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
-            (folder / name).chmod(mode)
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -378,40 +364,6 @@ _LARGEST_INDEX = 128 * 2**20
 
 
 # ---------------------------------------------------------------------------------------------------------
-# Symbolic links that lead out of a checkpoint: a copy would include their targets
-
-
-_BLOB = re.compile(r".*/models--[^/]+/blobs/([0-9a-f]{40}|[0-9a-f]{64})", re.DOTALL)
-"""The path of a model's file in the Hub's cache, whose name is a hash."""
-
-
-def leaving_links(folder: Path) -> dict[str, str]:
-    """Returns the symbolic links that lead out of a checkpoint, with their targets, which may not exist.
-
-    Omits links into the Hub's cache and from weights to weights, because their targets belong to the checkpoint.
-    """
-    root, away = os.path.realpath(folder), {}
-    for name in sorted(name for name in _walk(folder) if (folder / name).is_symlink()):
-        target = os.path.realpath(folder / name)
-        inside = target == root or target.startswith(os.path.join(root, ""))
-        weights = is_weight(name.name) and is_weight(os.path.basename(target))
-        if not (inside or weights or _BLOB.fullmatch(target)):
-            away[name.as_posix()] = target
-    return away
-
-
-def link_warning(folder: Path) -> Iterator[str]:
-    """Yields a warning if links lead out of a checkpoint."""
-    if links := leaving_links(folder):
-        name, target = next(iter(links.items()))
-        others = f" (and {len(links) - 1} more)" if len(links) > 1 else ""
-        yield (
-            f"the link {named(name)} leads out of the checkpoint, to {named(target)}{others}; the result contains "
-            "copies of linked files, and no linked folders"
-        )
-
-
-# ---------------------------------------------------------------------------------------------------------
 # Recognising the folders that ``force`` may replace
 
 
@@ -442,8 +394,6 @@ def why_not_ours(folder: Path) -> str | None:
         foreign = f"no {RECORD}"
     if foreign:
         return f"{folder} was not written by ropescale ({foreign}), so it is never replaced; choose another folder"
-    if _is_mount(folder):
-        return f"{folder} is a mount point, so it is never replaced; empty it, or choose another folder"
     if os.path.lexists(folder / BACKUP):
         return (
             f"{folder} was patched in place and contains {BACKUP}, so it is never replaced; undo the patch first "
@@ -456,18 +406,7 @@ def why_not_ours(folder: Path) -> str | None:
             "among them; check the folder and remove it yourself, or choose another one"
         )
     foreign = next(_foreign_files(folder, files), None)
-    if foreign and files_in(folder) != files:  # another command has replaced the folder meanwhile
-        return why_not_ours(folder)
     return foreign and f"{folder / foreign}, so {folder} is never replaced; move it away, or choose another folder"
-
-
-def _is_mount(folder: Path) -> bool:
-    """Whether a folder is a mount point; Linux also lists those without a device of their own (bind mounts)."""
-    name = re.sub(r"[\s\\]", lambda found: f"\\{ord(found[0]):03o}", os.path.realpath(folder))
-    try:
-        return f" {name} " in Path("/proc/self/mountinfo").read_text(errors="surrogateescape")
-    except OSError:
-        return folder.is_mount()
 
 
 def _foreign_files(folder: Path, files: Listing) -> Iterator[str]:
@@ -518,12 +457,6 @@ def _remove_files(folder: Path, names: Iterable[str]) -> None:
     for directory in sorted(above, key=lambda path: len(path.parts), reverse=True):
         with suppress(OSError):
             directory.rmdir()
-
-
-def left_aside(folder: Path) -> Path | None:
-    """Returns the path ``NAME~`` if it contains an earlier result, which a killed command with ``force`` left there."""
-    aside = Path(f"{folder}~")
-    return aside if os.path.lexists(aside / RECORD) else None
 
 
 def is_empty(folder: Path) -> bool:

@@ -10,7 +10,6 @@ from ..errors import CheckpointError
 from ..files import local_path, read_json
 from ..output.formatting import argument, brief, cut, first_line, shell_word
 from .backups import is_interrupted
-from .folders import left_aside
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+|[\w-]+")
 
@@ -52,7 +51,6 @@ def locate(model: str | Path, revision: str | None = None, *, weights: bool = Tr
     path = local_path(model)
     if not str(model):
         raise CheckpointError("the model's name is empty; give a checkpoint's folder or a Hub id like org/name")
-    refuse_set_aside(path)
     if path.is_dir():
         if revision is not None:
             raise CheckpointError(
@@ -84,15 +82,6 @@ def read_config(folder: Path) -> dict[str, object]:
 LARGEST_CONFIG = 8 * 2**20
 """The largest ``config.json``, in bytes. The file of a quantized model that lists every layer has about two million.
 Copies and comparisons of a configuration take a hundred times the file's size in memory."""
-
-
-def refuse_set_aside(folder: Path) -> None:
-    """Raises an error if a folder is missing because a killed command with ``force`` renamed it to ``NAME~``."""
-    if not os.path.lexists(folder) and (aside := left_aside(folder)):
-        raise CheckpointError(
-            f"folder {folder} does not exist: a command that replaced it was killed, or is running; rename {aside} to "
-            f"{folder}"
-        )
 
 
 def checked(folder: Path) -> Path:
@@ -154,16 +143,12 @@ def hub_silence(name: str, revision: str | None = None, kind: str = "model") -> 
 
 
 def _refusal(model: str, revision: str | None, error: Exception, silence: str | None) -> str:
-    kinds = {cls.__name__ for cls in type(error).__mro__}
     if silence is not None:
-        missing = "nor complete in" if "IncompleteSnapshotError" in kinds else "nor in"
+        missing = "nor complete in" if type(error).__name__ == "IncompleteSnapshotError" else "nor in"
         what = model if revision is None else f"{model} at revision {revision}"
         why = f"and the Hub cannot be reached ({silence}); check the name"
         return f"{what} is not a folder, {missing} the Hub's cache, {why}"
-    if "GatedRepoError" in kinds:
-        return f"{model} is gated: accept its terms on the Hub and log in with `hf auth login`"
-    if "RevisionNotFoundError" in kinds:
-        return f"{model} has no revision {revision} on the Hub"
-    if "RepositoryNotFoundError" in kinds:
-        return f"{model} is neither a folder nor a public model on the Hub; if it is private, log in: `hf auth login`"
-    return f"{model} is neither a folder nor a model that the Hub or its cache can supply ({first_line(error)})"
+    return (
+        f"{model} is neither a folder nor a model that the Hub supplies ({first_line(error)}); check the name, or log "
+        "in if it is private or gated: `hf auth login`"
+    )

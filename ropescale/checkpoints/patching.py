@@ -34,11 +34,10 @@ from .folders import (
     files_of,
     is_weight,
     link_or_copy,
-    link_warning,
     refuse_missing_shards,
     two_sets,
 )
-from .locating import find_model, read_config, refuse_set_aside
+from .locating import find_model, read_config
 
 LOG = logging.getLogger(__name__)
 
@@ -155,7 +154,6 @@ def restore(folder: str | Path) -> Path:
         CheckpointError: the folder was not patched in place, or a file was changed since then.
     """
     path = local_path(folder)
-    refuse_set_aside(path)
     if not path.is_dir():
         raise CheckpointError(f"folder {path} does not exist; give the checkpoint that was patched in place")
     if not (path / BACKUP).is_dir():
@@ -226,7 +224,6 @@ def warnings_of(source: Path, plan: Plan, weights: bool) -> Iterator[str]:
     """
     if weights and not any(is_weight(name.name) for name in files_of(source)):
         yield f"{source} has no weight files that ropescale recognises, so only its configuration is patched"
-    yield from link_warning(source)
     yield from two_sets(source)
     yield from other_limits(source, plan.length)
     section, model_type = plan.planned.section, plan.planned.model_type

@@ -23,7 +23,6 @@ from .contents import raised_tokenizer
 from .folders import (
     build_folder,
     check_target,
-    copy_mode,
     files_of,
     is_empty,
     is_weight,
@@ -94,7 +93,6 @@ def save(
         if adapted:
             return write_adapter_base(saved, tokenizer, target, new)
         _write_all_but_weights(saved, tokenizer, new)
-        copy_mode(new, "config.json")
         return {name: "copy" for name in sorted(os.listdir(new)) if is_weight(name)}
 
     build_folder(target, fill, saved.record)
@@ -171,7 +169,6 @@ def write_adapter_base(
     if raised := raised_tokenizer(folder, saved.plan.length, saved.source or folder):
         write_synced(folder / "tokenizer_config.json", raised)
     write_synced(folder / "README.md", model_card.adapter_card(folder / "README.md", saved.record))
-    copy_mode(folder, "README.md")
 
     def fill(new: Path) -> dict[str, str]:
         with translated(source, "read"):

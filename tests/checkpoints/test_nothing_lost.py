@@ -16,7 +16,7 @@ import filelock
 import pytest
 from configurations import edit, read, write_checkpoint, write_files
 from crashing import raising, tree, unchanged
-from refusing import refused, untouched
+from refusing import untouched
 
 from ropescale import files
 from ropescale.checkpoints import backups, folders
@@ -216,22 +216,6 @@ def test_what_is_added_to_the_earlier_result_while_it_is_replaced_is_named_and_l
 
 # ---------------------------------------------------------------------------------------------------------
 # Interrupted and killed
-
-
-@pytest.mark.parametrize(
-    "command", ["inspect", "export --for vllm", "patch --dry-run --schedule ntk:factor=2", "restore"]
-)
-def test_a_result_that_was_set_aside_is_named_by_whatever_command_reads_it_and_left(
-    source, out, tmp_path, command, capsys, caplog
-):
-    """It was not replaced when the process died."""
-    out.rename(f"{out}~")
-    name, *options = command.split()
-    refused(capsys, [name, str(out), *options], f"rename {out}~ to {out}")
-    assert sorted(os.listdir(tmp_path)) == ["out~", "source"]
-    force(source, out)
-    assert f"{out}~ is the earlier version of {out}; a command that replaced it was killed" in caplog.text
-    assert rope_type(Path(f"{out}~")) == "linear" and rope_type(out) == "yarn"
 
 
 # ---------------------------------------------------------------------------------------------------------

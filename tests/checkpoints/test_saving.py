@@ -79,20 +79,6 @@ def test_what_is_saved_from_memory_is_what_patch_writes_byte_for_byte(source, tm
     assert ropescale.verify(tmp_path / "saved").limits == []
 
 
-def test_every_file_has_the_mode_of_a_new_file_and_linked_weights_keep_theirs(source, tmp_path):
-    (source / "model.safetensors").chmod(0o600)
-    before, model = os.umask(0o027), loaded(source)
-    try:
-        with ropescale.patch(model, "yarn:factor=4"):
-            ropescale.save(model, tmp_path / "whole")
-            ropescale.save(with_adapter(model), tmp_path / "adapter")
-    finally:
-        os.umask(before)
-    linked = tmp_path / "adapter" / "base" / "model.safetensors"
-    files = [path for name in ("whole", "adapter") for path in (tmp_path / name).rglob("*") if path.is_file()]
-    assert {path: path.stat().st_mode & 0o777 for path in files} == dict.fromkeys(files, 0o640) | {linked: 0o600}
-
-
 def test_layer_types_and_the_keys_of_transformers_4_come_over_as_patch_has_them(tmp_path):
     source = written(tiny_models.build("gemma3_text", vocab_size=258), tmp_path / "source")
     ropescale.patch_checkpoint(source, tmp_path / "v4", "linear:factor=2")  # a source that states both dialects

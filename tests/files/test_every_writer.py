@@ -236,4 +236,4 @@ def test_whatever_writes_a_folder_takes_a_mount_point(place, ran, refused, name,
         if name == "patch":
             ran("verify", "OUT")
             for forced in ([], ["--force"]):
-                assert "OUT is a mount point" in refused(*FOLDERS[name], *forced)
+                assert "OUT is never replaced" in refused(*FOLDERS[name], *forced)
