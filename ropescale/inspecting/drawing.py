@@ -121,31 +121,14 @@ def _lengths(axes: Axes, geometries: Sequence[Geometry]) -> None:
 
 
 def _style(named: Sequence[str | None], geometry: Geometry) -> dict[str, Any]:
-    """Returns the colour, marker and dashes of a schedule, shared by all panels.
-
-    Earlier curves are wider, so that they stay visible under later ones that coincide.
-    """
+    """Returns the colour and width of a schedule, shared by all panels; earlier curves are wider, so that they stay
+    visible under later ones that coincide."""
     place = named.index(geometry.label)
-    turn, number = divmod(place, len(_HUES))
-    width = (len(named) - 1 - place) / max(1, len(named) - 1)
-    return {
-        "color": _HUES[number],
-        "marker": _SHAPES[(turn + number) % len(_SHAPES)],
-        "markersize": 2.6 + 3.4 * width,
-        "markevery": max(1, geometry.rope.pairs // 21),
-        "linewidth": 0.9 + 2.1 * width,
-        "linestyle": _DASHES[turn % len(_DASHES)],
-    }
+    return {"color": _HUES[place % len(_HUES)], "linewidth": 0.9 + 2.1 * (len(named) - 1 - place) / len(named)}
 
 
 _HUES = [COLOURS[name] for name in ("vermilion", "green", "purple", "orange", "black", "sky")]
-_SHAPES = ("s", "^", "D", "v", "P", "X")
-_DASHES = ("-", (0, (3, 1.5)), (0, (1, 1)))
-
-# Open circles under small squares: both stay visible if the two curves coincide.
-_BEFORE: dict[str, Any] = {
-    "color": COLOURS["blue"], "marker": "o", "markersize": 5.5, "markerfacecolor": "none", "linewidth": 1.2
-}  # fmt: skip
+_BEFORE: dict[str, Any] = {"color": COLOURS["blue"], "linewidth": 3.6, "alpha": 0.5}
 
 
 def _level(axes: Axes, height: float, text: str, style: str, below: bool = False) -> None:

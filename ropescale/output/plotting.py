@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import re
-import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -13,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CheckpointError, RopescaleError
-from ..files import atomic_path, failed, link_target
+from ..files import read_bytes, write_checked
 from .formatting import first_line, visible_lines
 
 if TYPE_CHECKING:
@@ -41,7 +39,7 @@ _MARKS = (
     (b"%PDF-", re.compile(rb"/Creator \(ropescale\)")),
     (b"<?xml", re.compile(rb"<dc:creator>\s*<cc:Agent>\s*<dc:title>ropescale</dc:title>")),
 )
-"""The first bytes of each image format, and ropescale's mark: near the start of a file, or near the end of a PDF."""
+"""The first bytes of each image format, and ropescale's mark."""
 
 STYLE: dict[Any, Any] = {
     "font.size": 9,
@@ -140,52 +138,25 @@ def drawn(draw: Callable[[], Figure]) -> bytes:
 
 
 def save(figure: Figure, path: str | Path) -> None:
-    """Writes the figure to a temporary file and renames it, so that no partial file is left.
-
-    Replaces an existing file only if it has ropescale's mark.
+    """Writes the figure to a file atomically; replaces an existing file only if it has ropescale's mark.
 
     Raises:
         CheckpointError: the folder is missing or cannot be written, the extension is not png, svg or pdf, or the file
             exists and ropescale did not write it.
     """
-    try:
-        path = Path(path).expanduser()
-    except RuntimeError:
-        raise CheckpointError(f"cannot write a plot to {path}; its home folder does not exist") from None
-    if path.suffix.lower() not in FORMATS:
+    kind = Path(path).suffix.lower()
+    if kind not in FORMATS:
         raise CheckpointError(f"cannot write a plot to {path}; its name must end in {', '.join(FORMATS)}")
-    if not path.parent.is_dir():
-        raise CheckpointError(f"cannot write a plot to {path}; folder {path.parent} does not exist")
-    try:
-        path = link_target(path)  # replace the link's target, not the link
-        _check_ours(path)
-        with _loading(), atomic_path(path, check=_check_ours) as temporary:
-            figure.savefig(temporary, dpi=160, format=path.suffix[1:].lower(), metadata=_METADATA)
-    except CheckpointError:
-        raise
-    except OSError as error:
-        raise failed(f"cannot write a plot to {path}", error) from error
-    except ValueError as error:  # a null byte in the name
-        raise CheckpointError(f"cannot write a plot to {path}: {error}") from error
+    file = io.BytesIO()
+    with _loading():
+        figure.savefig(file, dpi=160, format=kind[1:], metadata=_METADATA)
+    write_checked(file.getvalue(), path, _check_ours)
 
 
 def _check_ours(path: Path) -> None:
-    """Raises an error if a file exists that ropescale did not write.
-
-    Raises:
-        CheckpointError: the existing file is neither an image with ropescale's mark nor empty.
-        OSError: the path exists, but is not a regular file.
-    """
-    try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise IsADirectoryError(errno.EISDIR, "Is a directory" if path.is_dir() else "Not a regular file")
-        with open(path, "rb") as file:
-            start = file.read(2**12)
-            file.seek(max(0, path.stat().st_size - 2**18))
-            end = file.read(2**18)
-    except FileNotFoundError:
-        return
-    if start and not any(start.startswith(kind) and mark.search(start + end) for kind, mark in _MARKS):
+    """Raises an error for an existing file that is neither an image with ropescale's mark nor empty."""
+    content = read_bytes(path, path.stat().st_size)
+    if content and not any(content.startswith(kind) and mark.search(content) for kind, mark in _MARKS):
         raise CheckpointError(
             f"cannot write a plot to {path}: the existing file was not written by ropescale; choose another name"
         )
