@@ -7,7 +7,7 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from click import Option
+from click import IntRange, Option
 
 from ..evals.checking import Length as Tokens
 from ..evals.metrics import OPTIONS
@@ -63,7 +63,7 @@ _SECTIONS: Sections = {
     **request_sections("schedules baseline"),
     "The text": [
         "split text_field prompt_field answer_field chat_template score glob",
-        "concat max_docs windows",
+        "concat min_tokens max_docs windows",
         option("--budget-tokens", "N", "Tokens to feed per schedule (default: 256k without --windows)."),
         "streaming bos",
     ],
@@ -78,6 +78,7 @@ _SECTIONS: Sections = {
         ),
         "truncation_stride",
         *map(_option_of, OPTIONS.values()),
+        option("--seed", "N", "Stored with the results, which do not depend on it.", IntRange(0), default=0),
     ],
     "The result": [
         CONFIG,

@@ -207,6 +207,7 @@ _OPTIONS = [
     option("--score", None, "The roles in a chat whose tokens are scored.", OneOf(["all", "assistant"]), default="all"),
     flag("--concat", "Join all documents into one, with blank lines between them."),
     flag("--streaming", "Read a Hub dataset only as far as --max-docs needs."),
+    option("--min-tokens", "N", "Skip documents with fewer tokens.", click.IntRange(0), default=0),
     option("--max-docs", "N", "At most this many documents."),
     option("--windows", "N|all", "Windows per document; 1 is the first (default: by budget)."),
     option("--batch-tokens", "N", "Tokens to feed at once (default: as many as fit into memory)."),

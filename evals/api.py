@@ -77,6 +77,7 @@ def perplexity(
     stride: int | None = None,
     windows: int | str | None = None,
     budget_tokens: int | None = None,
+    min_tokens: int = 0,
     max_docs: int | None = None,
     score: str = "all",
     short_context: bool = True,
@@ -87,6 +88,7 @@ def perplexity(
     metric_options: Mapping[str, object] | None = None,
     batch_tokens: int | None = None,
     logits_bytes: int = LOGITS_BYTES,
+    seed: int = 0,
     source: str | None = None,
     path: str | os.PathLike[str] | None = None,
     out: str | Path | None = None,
@@ -122,6 +124,7 @@ def perplexity(
             ones are used (with 1, the first). None uses as many as ``budget_tokens`` allows.
         budget_tokens: positions fed per schedule, shared among the documents, with at least one window each. None means
             :data:`ropescale.evals.data.cutting.BUDGET`, or no limit if ``windows`` is given.
+        min_tokens: skip documents with fewer tokens.
         max_docs: measure at most this many documents; later documents are not read.
         score: "all" tokens of a chat, or only the "assistant" tokens.
         short_context: compare each schedule's predictions with the baseline's at the largest length up to the trained
@@ -135,6 +138,7 @@ def perplexity(
         batch_tokens: the maximum number of positions fed together; at least one window is fed. None estimates the
             number that fits into memory.
         logits_bytes: the memory for one block of fp32 logits, in bytes.
+        seed: stored with the results; nothing is random, so no result depends on it.
         source: the name of the documents in the results; None for their own.
         path: the folder of a loaded model, whose files are hashed instead of the live parameters; or the checkpoint
             that servers serve.

@@ -33,12 +33,14 @@ class Limits:
     """Limits on the measured part of each text.
 
     Attributes:
-        size: the number of tokens of a window, without BOS; shorter texts are skipped.
+        size: the number of tokens of a window, without BOS.
+        needed: the fewest tokens that a text needs; at least ``size``.
         windows: the most windows per text; None for no limit.
         total: the most windows of all texts together, but at least one per text; None for no limit.
     """
 
     size: int
+    needed: int
     windows: int | None = None
     total: int | None = None
 
@@ -115,7 +117,7 @@ class Cutter:
 
     def _first(self, text: Source) -> Cut | None:
         """Returns the first window of a text, or counts the text as skipped and returns None if it is too short."""
-        size = self.limits.size
+        size, needed = self.limits.size, self.limits.needed
         if isinstance(text, Text) and self.limits.windows == 1 and len(text.text) <= _SHORT:
             text = _document(text, self._encoder.whole(text.text), 0)
         if isinstance(text, Document):
@@ -123,9 +125,9 @@ class Cutter:
             if self.limits.windows == 1:  # keep the whole document for its hash; only the first window is fed
                 cut = replace(cut, windows=[text])
         else:
-            found = self._encoder.first(text.encoded, size)
-            tokens, cut = len(found), _of_text(text, [_document(text, found, 0)])
-        if tokens >= size:
+            found = self._encoder.first(text.encoded, needed)
+            tokens, cut = len(found), _of_text(text, [_document(text, found.part(0, size), 0)])
+        if tokens >= needed:
             return cut
         self.skipped["too_short" if tokens else "empty"] += 1
         if self.longest is None or tokens > self.longest[1]:

@@ -168,18 +168,19 @@ def documents_sha256(documents: Iterable[Document]) -> str:
     return sha256(b"".join(bytes.fromhex(document.sha256) for document in documents))
 
 
-def too_short(longest: tuple[str, int] | None, needed: int) -> DataError:
+def too_short(longest: tuple[str, int] | None, needed: int, instead: str = "shorter lengths") -> DataError:
     """Returns the error for documents that are all too short.
 
     Args:
         longest: the name and the number of tokens of the longest document.
         needed: the number of tokens that a document needs.
+        instead: what the user can use instead.
     """
     if longest is None or not longest[1]:
         return DataError("every document is empty; give documents with text in them")
     return DataError(
         f"no document has the {needed:,} tokens needed; the longest, {longest[0]}, has {longest[1]:,}: "
-        "use shorter lengths, longer documents, or join them",
+        f"use {instead}, longer documents, or join them",
         "concat",
     )
 

@@ -150,7 +150,7 @@ class Corpus:
         if options.stride is None:
             per_text = options.windows if isinstance(options.windows, int) else None
             in_all = None if options.budget is None else max(1, options.budget // self.lengths[-1])
-            limits = Limits(longest.stop, per_text, in_all)
+            limits = Limits(longest.stop, max(longest.stop, options.min_tokens), per_text, in_all)
         else:
 
             def whole(text: Source) -> Document:
@@ -159,7 +159,7 @@ class Corpus:
                 return document.part(start, None)
 
             sources = map(whole, sources)
-            limits = Limits(longest.scored + 1, windows=1)
+            limits = Limits(longest.scored + 1, max(longest.scored + 1, options.min_tokens), windows=1)
         cutter = Cutter(limits, encoder)
         cuts = cutter.cuts(sources, options.max_docs)
         reasons = {"without_assistant": len(silent), "duplicates": cutter.skipped["duplicates"]}
@@ -168,7 +168,8 @@ class Corpus:
         if not cuts:
             if not cutter.skipped["too_short"]:
                 chats.check_scored(silent, self._stops)
-            raise data_documents.too_short(cutter.longest, limits.size)
+            instead = "a smaller min_tokens" if limits.needed == options.min_tokens else "shorter lengths"
+            raise data_documents.too_short(cutter.longest, limits.needed, instead)
         self.documents = [window for cut in cuts for window in cut.windows]
         self.windows = [len(cut.windows) for cut in cuts]
         if options.stride is not None:

@@ -47,6 +47,7 @@ class PerplexityOptions(RunOptions):
         stride: None measures the first L positions of each window. A number measures whole documents in sliding windows
             of L positions, this many tokens apart. Of a prompt with its answer, only the last tokens that fit into the
             largest length are measured.
+        min_tokens: skip documents with fewer tokens.
         max_docs: measure at most this many documents; later documents are not read.
         score: "all" tokens of a chat, or only the "assistant" tokens; see :mod:`ropescale.evals.data.chats`.
         windows: the maximum number of windows per document, or "all". If a document has more windows, evenly spaced
@@ -61,6 +62,7 @@ class PerplexityOptions(RunOptions):
         truncation: also measure the model given only the last tokens of the context. None does so if it costs at most
             as much as everything else.
         truncation_stride: the number of tokens that each window of truncation scores; implies ``truncation``.
+        seed: stored with the results; nothing is random, so no result depends on it.
         of_metrics: the values of the options that metrics declare, by name.
         patching: keyword arguments of :func:`ropescale.patch` for every schedule, such as ``layers`` or ``on_top``.
         source: the name of the documents in the results.
@@ -69,6 +71,7 @@ class PerplexityOptions(RunOptions):
     """
 
     stride: int | None = None
+    min_tokens: int = 0
     max_docs: int | None = None
     score: str = chats.ALL
     windows: int | str | None = None
@@ -78,6 +81,7 @@ class PerplexityOptions(RunOptions):
     short_context: bool = True
     truncation: bool | None = None
     truncation_stride: int | None = None
+    seed: int = 0
     of_metrics: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -265,6 +265,7 @@ class PerplexityRun:
                 **({} if options.stride else {"windows": options.windows, "budget_tokens": options.budget}),
                 **({} if options.score == chats.ALL else {"score": options.score}),
                 **(self.truncation.facts if self.truncation else {}),
+                "seed": options.seed,
                 **{name: options.of_metrics[name] for name, option in OPTIONS.items() if option.read is None},
                 **names_for(self.variants),
                 **self.backend.protocol,

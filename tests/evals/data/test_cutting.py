@@ -24,7 +24,7 @@ FILE = Text("a.txt", LINES)
 
 
 def cut(texts, size, windows=None, total=None, most=None):
-    return Cutter(Limits(size, windows, total), TextEncoder(byte_tokenizer())).cuts(texts, most)
+    return Cutter(Limits(size, size, windows, total), TextEncoder(byte_tokenizer())).cuts(texts, most)
 
 
 def ids_of(cuts):
@@ -80,7 +80,7 @@ def test_windows_know_the_hash_of_their_text_and_their_places_in_it(limits):
 
 
 def test_ids_are_cut_like_texts():
-    (found,) = Cutter(Limits(10, 3), None).cuts(from_ids([range(95)]))
+    (found,) = Cutter(Limits(10, 10, 3), None).cuts(from_ids([range(95)]))
     assert [window.ids[0] for window in found.windows] == [0, 31, 63]
     assert (found.measured, found.whole, found.in_bytes) == (30, 95, False)
 
@@ -119,7 +119,7 @@ def test_documents_that_take_more_than_the_budget_are_said(documents, said, caps
 def test_without_the_places_of_tokens_windows_do_not_overlap(limits):
     encoder = TextEncoder(byte_tokenizer())
     encoder.fast = False
-    (found,) = Cutter(Limits(1000, **limits), encoder).cuts([FILE])
+    (found,) = Cutter(Limits(1000, 1000, **limits), encoder).cuts([FILE])
     count = min(30, len(LINES) // 1000) if limits else len(LINES) // 1000
     starts = [int(number * (len(LINES) / count if limits else 1000)) for number in range(count)]
     assert ids_of([found]) == [[LINES[start : start + 1000] for start in starts]]
@@ -127,7 +127,7 @@ def test_without_the_places_of_tokens_windows_do_not_overlap(limits):
 
 
 def test_a_text_that_was_there_already_is_left_out():
-    cutter = Cutter(Limits(100, windows=1), TextEncoder(byte_tokenizer()))
+    cutter = Cutter(Limits(100, 100, windows=1), TextEncoder(byte_tokenizer()))
     texts = [Text(name, LINES[:5000] + end) for name, end in (("b", "0"), ("c", "1"), ("d", "0"))]
     assert [each.windows[0].name for each in cutter.cuts(texts)] == ["b", "c"]
     assert cutter.skipped["duplicates"] == 1

@@ -124,7 +124,7 @@ def test_the_dictionary_has_the_published_keys(result):
         (plain["model"], "path config_sha256 weights dtype device parameters vocabulary as_is trained_length"),
         (plain["data"], "source sha256 documents windows tokens skipped measured whole unit share"),
         (plain["protocol"], "name mode bos stride windows budget_tokens truncation_context truncation_stride "
-                            "repeat_distance interval batch_tokens"),
+                            "seed repeat_distance interval batch_tokens"),
         (plain["truncation"], "context stride fed rows"),
         (plain["versions"], "ropescale torch transformers"),
         (plain["rows"][0], "schedule table_sha256 length documents tokens nll ppl ppl_low ppl_high bits_per_byte "
