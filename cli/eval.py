@@ -55,7 +55,7 @@ def _option_of(declared: metrics.Option[Any]) -> Option:
 _SECTIONS: Sections = {
     "Measurement": [
         data_option(
-            "File, folder, JSONL, parquet, Hub NAME[:CONFIG] or -. May be repeated: one table per source, and one "
+            "File, folder, JSON(L), parquet, Hub NAME[:CONFIG] or -. May be repeated: one table per source, and one "
             "over all."
         ),
         lengths_option("Lengths in positions, including BOS: 2k,4k,8k. May be repeated."),

@@ -25,7 +25,7 @@ from .run_file import CONFIG
 _SECTIONS: Sections = {
     "Target": [
         option("--target-length", "N", "The target context, such as 32k.", required=True),
-        data_option("File, folder, JSONL, parquet, Hub NAME[:CONFIG] or -. May be repeated."),
+        data_option("File, folder, JSON(L), parquet, Hub NAME[:CONFIG] or -. May be repeated."),
         option(
             "--short-weight",
             "W",

@@ -24,7 +24,7 @@ from .run_file import CONFIG
 
 _SECTIONS: Sections = {
     "Search": [
-        data_option("File, folder, JSONL, parquet, Hub NAME[:CONFIG] or -. May be repeated."),
+        data_option("File, folder, JSON(L), parquet, Hub NAME[:CONFIG] or -. May be repeated."),
         option("--target-length", "N", "The target context, such as 32k.", required=True),
         option("--budget-windows", "N", "The total number of windows to feed (default: 240).", IntRange(1)),
         option("--budget-tokens", "N", "The same in tokens."),

@@ -1,6 +1,7 @@
-"""Documents in the rows of a table: JSON lines, parquet, and the rows of datasets.
+"""Documents in the rows of a table: JSON lines, JSON arrays, parquet, and the rows of datasets.
 
-A row contains a text, a chat (``messages``) or token ids (``input_ids``); the type of the field determines which.
+A row contains a text, a chat (``messages``) or token ids (``input_ids``); the type of the field determines which. Or it
+has the fields of one of :data:`.formats.FORMATS`.
 
 The ``datasets`` library is not used to read files, because it does not report the line of an error, treats a row
 without the field as empty, fails on dates outside Python's range in unused columns, and takes a second to start.
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, cast
 
@@ -19,14 +20,14 @@ from ...files import LARGEST, local_path
 from ...output.formatting import cut, first_line
 from .chats import Chat
 from .documents import Document, of_ids
+from .formats import SHARE_GPT, Format, Row, recognized
 from .prompts import PromptFields, PromptRow, prompt_row
-from .texts import NoText, Text
+from .texts import NoText, Text, opened, starts_json, text_of
 
 if TYPE_CHECKING:
     import pyarrow
     import pyarrow.parquet
 
-Row = Mapping[str, object]
 RowDocument = Text | Chat | Document | PromptRow
 
 PARQUET = ".parquet"
@@ -48,6 +49,7 @@ class ReadOptions:
         streaming: whether to read a Hub dataset only as far as needed.
         left_out: the names of a folder's skipped files, collected during reading.
         resolved: the dataset and commit of each short name, collected during reading.
+        formats: the recognized format of each source, collected during reading.
     """
 
     split: str | None = None
@@ -57,6 +59,7 @@ class ReadOptions:
     streaming: bool = False
     left_out: list[str] = field(default_factory=list, compare=False)
     resolved: dict[str, str] = field(default_factory=dict, compare=False)
+    formats: dict[str, str] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
         if self.prompt_field is not None and self.text_field is not None:
@@ -69,13 +72,15 @@ class ReadOptions:
 
 
 def rows_of(source: str, options: ReadOptions) -> Iterator[RowDocument]:
-    """Lazily reads the documents in a parquet file, or in a file of JSON lines.
+    """Lazily reads the documents in a parquet file, a JSON array, or a file of JSON lines.
 
     Raises:
         DataError: the file cannot be read, or a row is not an object or lacks the field; the message names the row.
     """
     if source.lower().endswith(PARQUET):
         return documents_of(_parquet(source), f"{source} row", options, source)
+    if starts_json(local_path(source)) == "[":
+        return documents_of(_array(source), f"{source} row", options, source)
     return documents_of(_json_lines(source), f"{source} line", options, source)
 
 
@@ -86,7 +91,7 @@ def _json_lines(source: str) -> Iterator[tuple[int, Row]]:
         DataError: a line is not a JSON object; the message names the line.
     """
     try:
-        with local_path(source).open("rb") as file:
+        with opened(local_path(source)) as file:
             for number, line in enumerate(iter(lambda: file.readline(LARGEST + 1), b""), start=1):
                 name = f"{source} line {number}"
                 if len(line) > LARGEST:
@@ -106,6 +111,27 @@ def _json_lines(source: str) -> Iterator[tuple[int, Row]]:
                 yield number, row
     except OSError as error:
         raise DataError(f"{source} cannot be read: {error.strerror or error}") from None
+
+
+def _array(source: str) -> Iterator[tuple[int, Row]]:
+    """Yields each element of a JSON array with its number: an object, a text, or a chat's messages.
+
+    Raises:
+        DataError: the file is not JSON, or an element is something else.
+    """
+    text = text_of(local_path(source), is_array=True).text
+    try:
+        rows = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{source} is not readable JSON: {first_line(error)}") from None
+    for number, row in enumerate(rows):
+        if isinstance(row, str):
+            row = {"text": row}
+        elif isinstance(row, list):
+            row = {CHAT: row}
+        if not isinstance(row, dict):
+            raise DataError(f"{source} row {number} is not an object, a text or a list of messages; give one of these")
+        yield number, row
 
 
 def _parquet(source: str) -> Iterator[tuple[int, Row]]:
@@ -162,6 +188,7 @@ def documents_of(
     """Yields the document, or the prompt with answers, of each numbered row.
 
     The default field is "text", "messages", "input_ids", or else the only string field; the first row determines it.
+    Rows with the fields of a format are read as that format.
 
     Args:
         part: the prefix of the rows' names in messages, before their numbers.
@@ -169,17 +196,24 @@ def documents_of(
     Raises:
         DataError: the field is missing or has another type.
     """
-    text_field = options.text_field
+    reader: str | Format | None = options.text_field
+    if (reader,) == SHARE_GPT.fields:
+        reader = SHARE_GPT
     for number, row in rows:
         name = f"{part} {number}"
         if options.prompt_field is not None:
             yield prompt_row(row, options.prompt_field, name, source)
             continue
-        if text_field is None:
-            text_field = _guess_field(row, source)
-        if text_field not in row:
-            raise DataError(f"{name} has no field {text_field!r}; it has {', '.join(row) or 'none'}")
-        value = row[text_field]
+        if reader is None:
+            reader = _guess_reader(row, source)
+        if isinstance(reader, Format):
+            options.formats[source] = reader.what
+        needed = reader.fields if isinstance(reader, Format) else (reader,)
+        for each in needed:
+            if each not in row:
+                raise DataError(f"{name} has no field {each!r}; it has {', '.join(row) or 'none'}")
+        text_field = needed[0]
+        value = reader.read(row, name) if isinstance(reader, Format) else row[text_field]
         if isinstance(value, list) and value:
             is_chat = isinstance(value[0], dict)
             yield _chat(name, text_field, value, row) if is_chat else _ids(name, text_field, value)
@@ -190,10 +224,13 @@ def documents_of(
             raise DataError(f"{name}: field {text_field!r} holds {kind}, not text, messages or token ids")
 
 
-def _guess_field(row: Row, source: str) -> str:
+def _guess_reader(row: Row, source: str) -> str | Format:
+    """Returns the field of a row that is its document, or its format."""
     for name, kind in (("text", object), (CHAT, list), (IDS, list)):
         if name in row and isinstance(row[name], kind):
             return name
+    if (known := recognized(row)) is not None:
+        return known
     strings = [key for key, value in row.items() if isinstance(value, str)]
     if len(strings) != 1:
         raise DataError(f"{source} has no field 'text'; choose one: {', '.join(row) or 'none'}", "text_field")

@@ -23,7 +23,7 @@ from .chats import Chat, Unread
 from .documents import Document
 from .prompts import PromptFields, PromptRow
 from .rows import PARQUET, ReadOptions, RowDocument, rows_of
-from .texts import JSON_LINES, NoText, Text, decoded, text_of
+from .texts import JSON_LINES, NoText, Text, contents_suffix, decoded, starts_json, text_of
 
 LOG = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ def _folder(source: str, options: ReadOptions) -> Iterator[RowDocument]:
     """
     files = _files(source, options.glob)
     if options.prompt_field is not None:
-        paths = [path for path in files if path.suffix.lower() in JSON_LINES]
+        paths = [path for path in files if contents_suffix(path) in JSON_LINES]
         if not paths:
             raise DataError(f"no .jsonl file in {source}; give JSON lines with a prompt and its answers in each row")
         yield from chain.from_iterable(rows_of(str(path), options) for path in paths)
@@ -130,7 +130,8 @@ class Kind(NamedTuple):
 
 
 def _is_rows(source: str) -> bool:
-    return local_path(source).is_file() and source.lower().endswith((*JSON_LINES, PARQUET))
+    path = local_path(source)
+    return path.is_file() and (path.suffix.lower() == PARQUET or bool(starts_json(path)))
 
 
 _ROWS = ("text_field", "prompt_field")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import BinaryIO, cast
 
 from ...errors import DataError
 from ...files import sha256
@@ -22,8 +25,11 @@ JSON_LINES = (".jsonl", ".ndjson")
 _NO_TEXT = {
     **dict.fromkeys((".csv", ".tsv"), "a table; make it JSONL or parquet"),
     **dict.fromkeys(JSON_LINES, "lines of JSON; give the file itself"),
-    **dict.fromkeys((".gz", ".bz2", ".xz", ".zst", ".zip"), "compressed; unpack it first"),
+    **dict.fromkeys((".bz2", ".xz", ".zip"), "compressed; unpack it first"),
 }
+
+_COMPRESSED = {".gz": "gzip", ".zst": "zstd"}
+"""Extensions of compressed files that are read as what they contain, with pyarrow's names of the compressions."""
 
 
 class NoText(DataError):
@@ -75,29 +81,63 @@ class Text:
         return next(inside, offset) if line < 0 else line + 1
 
 
-def text_of(path: Path) -> Text:
+def contents_suffix(path: Path) -> str:
+    """Returns the extension of what a file contains, in lower case: ``.jsonl`` for ``a.jsonl.gz``."""
+    suffix = path.suffix.lower()
+    return Path(path.stem).suffix.lower() if suffix in _COMPRESSED else suffix
+
+
+def opened(path: Path) -> BinaryIO:
+    """Opens a file for reading; one that is compressed with gzip or zstd is unpacked while it is read.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    compression = _COMPRESSED.get(path.suffix.lower())
+    if compression is None:
+        return path.open("rb")
+    import pyarrow
+
+    return cast(BinaryIO, io.BufferedReader(pyarrow.input_stream(str(path), compression=compression)))
+
+
+def starts_json(path: Path) -> str:
+    """Returns "[" for a file with a JSON array of rows, "{" for one with lines of JSON objects, and else ""."""
+    suffix = contents_suffix(path)
+    if suffix not in (".json", *JSON_LINES):
+        return ""
+    with suppress(OSError), opened(path) as file:
+        start = file.read(_BLOCK).decode("utf-8-sig", "ignore").lstrip()
+        if suffix == ".json" and re.match(r'\[\s*([\[{"]|\]\s*$)', start):
+            return "["
+        return "{" if suffix != ".json" or re.match(r"\{.*\}\s*\n\s*\{", start) else ""
+    return ""
+
+
+def text_of(path: Path, is_array: bool = False) -> Text:
     """Reads a text file.
 
     Structured formats raise an error, because their syntax would be measured as text.
+
+    Args:
+        is_array: whether the file is read as a JSON array.
 
     Raises:
         NoText: the file does not decode, is compressed, or has a structured format.
         DataError: the file cannot be read, or is longer than :data:`LARGEST`.
     """
-    suffix = path.suffix.lower()
-    if kind := _NO_TEXT.get(suffix):
+    if kind := _NO_TEXT.get(contents_suffix(path)):
         raise NoText(f"{path} is {kind}, or rename it to .txt if it is plain text")
     try:
-        with path.open("rb") as file:
+        with opened(path) as file:
             raw = file.read(LARGEST + 1)
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
     if len(raw) > LARGEST:
         raise DataError(f"{path} is longer than {LARGEST:,} bytes; split it into several files")
-    text = decoded(str(path), raw)
-    if suffix == ".json" and re.match(r'\s*\[\s*[{"]', text.text):
-        raise NoText(f"{path} is a JSON array; write it as .jsonl, one object per line")
-    return text
+    if not is_array and starts_json(path):
+        raise NoText(f"{path} has rows of JSON; give the file itself")
+    return decoded(str(path), raw)
 
 
 def decoded(name: str, raw: bytes) -> Text:

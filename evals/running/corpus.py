@@ -73,6 +73,8 @@ class Corpus:
             metric.check(options.of_metrics, self.documents)
         self.special = data_documents.special_tokens(self.documents, tokenizer)
         self.source = options.source or (source.name if source else "in memory")
+        for name, what in source.options.formats.items() if source else ():
+            Notes.of(options.progress).tell(f"{name}: {what}")
         if source and source.options.left_out:
             self.skipped["no_text"] = len(source.options.left_out)
             Notes.of(options.progress).tell(f"left out: {source.left_out}")

@@ -1,5 +1,6 @@
 """Every source of text, and every way it can be wrong."""
 
+import gzip
 import io
 import json
 import sys
@@ -8,6 +9,8 @@ import warnings
 
 import datasets
 import huggingface_hub
+import pandas
+import pyarrow
 import pytest
 from configurations import write_files
 from huggingface_hub import constants
@@ -50,6 +53,68 @@ FOLDER = {"b.txt": "second", "a.txt": "first", "c/d.txt": "third", ".hidden": b"
 )
 def test_files_and_folders_are_documents(tmp_path, files, name, options, expected):
     assert contents(read_texts(write_files(tmp_path, files) / name, **options)) == expected
+
+
+ASKED = [{"role": "user", "content": "Say hi.\nTo Ann."}, {"role": "assistant", "content": "Hi, Ann."}]
+SYSTEM = {"role": "system", "content": "Be brief."}
+TURNS = [{"from": "human", "value": "Say hi.\nTo Ann."}, {"from": "gpt", "value": "Hi, Ann."}]
+TRAINING = [
+    ([{"messages": ASKED}], [ASKED]),
+    ([{"id": 1, "conversations": TURNS, "system": "Be brief."}], [[SYSTEM, *ASKED]]),
+    ([{"conversations": ASKED}], [ASKED]),
+    ([{"instruction": "Say hi.", "input": "To Ann.", "output": "Hi, Ann."}], [ASKED]),
+    ([{"instruction": "Again.", "input": "", "output": "Hi.", "history": [["Say hi.\nTo Ann.", "Hi, Ann."]]}],
+     [[*ASKED, {"role": "user", "content": "Again."}, {"role": "assistant", "content": "Hi."}]]),
+    ([{"prompt": ASKED[:1], "completion": ASKED[1:]}], [ASKED]),
+    ([{"prompt": "one ", "completion": "two"}], ["one two"]),
+    ([{"text": "one"}, {"text": "two"}], ["one", "two"]),
+]  # fmt: skip
+
+
+def written_by_json(rows, path):
+    (path / "rows.json").write_text(json.dumps(rows, indent=1), encoding="utf-8")
+    (path / "rows.json.gz").write_bytes(gzip.compress(json.dumps(rows).encode()))
+
+
+def written_by_datasets(rows, path):
+    made = datasets.Dataset.from_list(rows)
+    made.to_json(path / "lines.jsonl")
+    made.to_json(path / "lines.json")
+    made.to_parquet(path / "lines.parquet")
+    made.save_to_disk(path / "saved")
+
+
+def written_by_pandas(rows, path):
+    frame = pandas.DataFrame(rows)
+    frame.to_json(path / "frame.json", orient="records")
+    frame.to_json(path / "frame.jsonl.gz", orient="records", lines=True)
+    pyarrow.output_stream(str(path / "frame.jsonl.zst"), compression="zstd").write(
+        frame.to_json(orient="records", lines=True).encode()
+    )
+
+
+@pytest.mark.parametrize("write", [written_by_json, written_by_datasets, written_by_pandas])
+@pytest.mark.parametrize(("rows", "expected"), TRAINING)
+def test_training_data_is_read_by_its_fields_whoever_wrote_it(tmp_path, write, rows, expected):
+    write(2 * rows, tmp_path)
+    written = sorted(tmp_path.iterdir())
+    assert len(written) >= 2
+    for file in written:
+        found = read_texts(file)
+        read = [each.text if hasattr(each, "text") else list(each.messages) for each in found]
+        assert read == 2 * expected, file.name
+
+
+def test_a_compressed_text_is_a_text(tmp_path):
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress("one é\r\n".encode()))
+    assert contents(read_texts(tmp_path / "a.txt.gz")) == contents(read_texts(tmp_path)) == ["one é\n"]
+
+
+def test_the_format_is_said_in_one_line(tmp_path, ran, checkpoint):
+    rows = [{"prompt": "one two three " * 9, "completion": "four"}]
+    (tmp_path / "rows.json").write_text(json.dumps(rows), encoding="utf-8")
+    err = ran("eval", checkpoint, "--lengths", "16", "--data", tmp_path / "rows.json").err
+    assert err.count("rows.json: prompts followed by completions") == 1
 
 
 def test_parquet_is_one_document_per_row(tmp_path):
@@ -110,9 +175,22 @@ def test_a_dash_reads_standard_input(monkeypatch):
         ("a.jsonl", b'{"text": 3}\n', "field 'text' holds int, not text"),
         ("a.jsonl", b'{"text": "ok"}\n' * 50 + b'{"text": "caf\xe9"}\n', "a.jsonl line 51 is not UTF-8; convert it"),
         ("a.parquet", b"not parquet", "not a readable parquet file"),
-        ("rows.json", json.dumps([{"text": "one"}]).encode(), "is a JSON array; write it as .jsonl"),
+        ("rows.json", b"[]", "no documents in .*; give text"),
+        ("rows.json", b'[{"text": "one"}', "rows.json is not readable JSON: "),
+        ("rows.json", b'[{"text": "one"}, 3]', "rows.json row 1 is not an object, a text or a list of messages"),
+        ("rows.json", b'[{"a": "x", "b": "y"}]', "no field 'text'; choose one: a, b"),
+        (
+            "rows.jsonl",
+            b'{"conversations": [{"from": "narrator", "value": "x"}]}',
+            "message 1 is from 'narrator', which",
+        ),
+        ("rows.jsonl", b'{"conversations": [{"from": "human"}, {"value": "x"}]}', "message 2 of .* has no role"),
+        ("rows.jsonl", b'{"instruction": "x", "output": "y", "history": ["z"]}', "is not a list of pairs"),
+        ("rows.jsonl", b'{"prompt": "x", "completion": ["y"]}', "neither two texts nor two lists of messages"),
+        ("rows.jsonl", b'{"instruction": "x", "output": "y"}\n{"instruction": "z"}', "line 2 has no field 'output'"),
         ("rows.csv", b"text\none\n", "is a table; make it JSONL or parquet, or rename it to .txt if it is plain text"),
-        ("rows.jsonl.gz", b"", "is compressed; unpack it first"),
+        ("rows.jsonl.bz2", b"", "is compressed; unpack it first"),
+        ("rows.txt.gz", b"no gzip", "rows.txt.gz cannot be read"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_one_sentence(tmp_path, name, raw, message):
@@ -160,7 +238,7 @@ def mixed(tmp_path):
         "notes/b.md": "second",
         "c.png": PNG,
         "d.txt": "caf\u00e9".encode("latin-1"),
-        "e.txt.gz": b"\x1f\x8b\x08",
+        "e.txt.bz2": b"BZh9",
         "f.jsonl": b'{"text": "x"}',
         "g.bin": PNG + b"a" * 2**23,
         "h.pdf": b"%PDF-1.4\n%\xe2\xe3\xcf\xd3\n",
