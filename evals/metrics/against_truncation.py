@@ -12,7 +12,7 @@ import numpy as np
 
 from ..facts import Truncation
 from ..statistics.intervals import Estimate
-from .base import Metric, rests_on
+from .base import Metric, estimated, rests_on
 from .cells import EACH, change_cell, table
 from .stored import Stored, sums_of
 
@@ -38,12 +38,13 @@ class TruncationRow:
     delta_nll: float
     low: float | None
     high: float | None
+    interval: str | None
     documents: int
 
     @property
     def change(self) -> Estimate:
         """The schedule's loss minus truncation's, with its interval."""
-        return Estimate(self.delta_nll, self.low, self.high)
+        return Estimate(self.delta_nll, self.low, self.high, self.interval)
 
 
 class AgainstTruncation(Metric[Stored, TruncationRow]):
@@ -112,7 +113,8 @@ def _row(stored: Stored, last: Truncation, schedule: str, length: int) -> Trunca
     tokens = sum(one.counts)
     if not tokens:
         return None
-    change = stored.estimate(*one.minus(two))
+    apart = [a.astype(np.float64) - b for a, b in zip(ours, theirs, strict=True)]
+    change = estimated(stored, one.minus(two), np.concatenate(stored.of_texts(apart)[0]))
     return TruncationRow(
         schedule=schedule,
         length=length,
@@ -125,5 +127,6 @@ def _row(stored: Stored, last: Truncation, schedule: str, length: int) -> Trunca
         delta_nll=change.mean,
         low=change.low,
         high=change.high,
+        interval=change.over,
         documents=stored.texts_with(one.counts),
     )

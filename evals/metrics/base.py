@@ -14,9 +14,9 @@ from ...errors import DataError
 from ..checking import Damaged, fitting
 from ..data.documents import Document
 from ..statistics import intervals
-from ..statistics.intervals import Estimate
+from ..statistics.intervals import Estimate, consecutive
 from .cells import exp, interval_cell, table
-from .stored import Measured, Stored, sums_of
+from .stored import Measured, Stored, Totals, sums_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 S_contra = TypeVar("S_contra", bound=Measured, contravariant=True)
 R = TypeVar("R")
 T = TypeVar("T")
+
+PIECE = 1024
+"""Tokens per piece of a single document. Pieces are long because losses correlate over hundreds of tokens."""
 
 
 @dataclass(frozen=True)
@@ -209,9 +212,33 @@ def perplexities(estimate: Estimate | None) -> tuple[float | None, float | None,
     return exp(estimate.mean), low, high
 
 
+def estimated(stored: Stored, totals: Totals, tokens: np.ndarray) -> Estimate:
+    """Returns the mean and its interval over documents, over windows, or over pieces of a single document.
+
+    Args:
+        tokens: the values of all tokens of the first document.
+    """
+    found = stored.estimate(*totals)
+    tokens = tokens[~np.isnan(tokens)]
+    if found.low is not None or stored.texts > 1 or not len(tokens):
+        return found
+    pieces = [tokens[start : start + PIECE] for start in range(0, len(tokens), PIECE)]
+    sums = [float(piece.sum(dtype=np.float64)) for piece in pieces]
+    return consecutive(sums, list(map(len, pieces)), of=f"its {len(pieces)} pieces of {PIECE:,} tokens")
+
+
+def paired_change(stored: Stored, schedule: str, baseline: str, length: int) -> Estimate:
+    """Returns a schedule's loss minus that of ``baseline`` on the same tokens, with its interval."""
+    ours, theirs = stored.totals(schedule, length), stored.totals(baseline, length)
+    first = stored.first(schedule, length) - stored.first(baseline, length)
+    return estimated(stored, ours.minus(theirs), first)
+
+
 def ppl_table(stored: Stored, rows: Iterable[Any]) -> str:
     """Returns a table of perplexities, from rows with the field ``ppl`` and its bounds."""
-    cells = {(row.schedule, row.length): interval_cell(row.ppl, row.ppl_low, row.ppl_high) for row in rows}
+    cells = {
+        (row.schedule, row.length): interval_cell(row.ppl, row.ppl_low, row.ppl_high, row.interval) for row in rows
+    }
     return table(stored.lengths, "perplexity", cells, dict.fromkeys(key[0] for key in cells), name=stored.named)
 
 

@@ -10,7 +10,7 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from ...output.formatting import escaped, inert, markdown
-from ..statistics.intervals import PERCENT, Estimate
+from ..statistics.intervals import DOCUMENTS, PERCENT, Estimate
 
 TABLE, SENTENCE = ".4f", ".3f"
 """Formats of losses and differences in nats, in tables and in sentences."""
@@ -70,10 +70,13 @@ def exp(value: float) -> float:
     return math.exp(min(value, 709.0))
 
 
-def interval_cell(value: float | None, low: float | None, high: float | None) -> str:
+def interval_cell(value: float | None, low: float | None, high: float | None, over: str | None = None) -> str:
     """Formats a value with its interval: ``13.82 ± 2.2``, or ``96.44 (12.3 to 756)`` if it is wide or asymmetric.
 
     An interval that is symmetric in nats is not symmetric in perplexity, so ± would be wrong for a wide one.
+
+    Args:
+        over: the interval's sampling unit; see :func:`mark`.
     """
     if value is None:
         return "-"
@@ -81,15 +84,16 @@ def interval_cell(value: float | None, low: float | None, high: float | None) ->
         return f"{digits(value, 4)} {NO_INTERVAL}"
     half = (high - low) / 2
     if half > _WIDE * value or leans(value, low, high):
-        return f"{digits(value, 4)} ({digits(low, 3)} to {digits(high, 3)})"
-    return f"{digits(value, 4)} ± {f'{half:,.0f}' if half >= 10 else f'{half:#.2g}'}"
+        return f"{digits(value, 4)} ({digits(low, 3)} to {digits(high, 3)}){mark(over)}"
+    return f"{digits(value, 4)} ± {f'{half:,.0f}' if half >= 10 else f'{half:#.2g}'}{mark(over)}"
 
 
 def change_cell(change: Estimate | None, form: str = TABLE) -> str:
     """Formats a change in nats with its interval."""
     if change is None:
         return "-"
-    return f"{signed(change.mean, form)}{around(change.mean, change.low, change.high, form, sign='+')}"
+    interval = around(change.mean, change.low, change.high, form, sign="+")
+    return f"{signed(change.mean, form)}{interval}{mark(change.over)}"
 
 
 def percent(change: Estimate) -> str:
@@ -101,6 +105,11 @@ def percent(change: Estimate) -> str:
     if max(map(abs, (mean, *bounds))) < 0.0005:
         return "no measurable change"
     return f"{mean:+.1%}{around(mean, *bounds, form='.1%', sign='+') if bounds else ''}"
+
+
+def mark(interval: str | None) -> str:
+    """Returns " †" for an interval that is not over documents, and so does not generalise to other texts; else ""."""
+    return "" if interval in (None, DOCUMENTS) else " †"
 
 
 def digits(value: float, count: int) -> str:

@@ -20,7 +20,8 @@ class RepeatsRow:
     """The perplexity of the far repeats and of all other tokens; see :mod:`ropescale.evals.data.far_repeats`.
 
     A perplexity is None if there are no such tokens, and its bounds are None with fewer than five documents.
-    ``far_documents`` and ``far_windows`` are the numbers of documents and windows that contain far repeats.
+    ``far_documents`` and ``far_windows`` are the numbers of documents and windows that contain far repeats, and
+    ``far_interval`` and ``other_interval`` name the intervals' sampling units.
     """
 
     schedule: str
@@ -37,6 +38,8 @@ class RepeatsRow:
     other_high: float | None
     far_documents: int
     far_windows: int
+    far_interval: str | None
+    other_interval: str | None
 
 
 _DISTANCE = Option[int | None](
@@ -93,8 +96,8 @@ class FarRepeats(Metric[Stored, RepeatsRow]):
         lines = [
             [
                 stored.markdown_name(row.schedule),
-                interval_cell(row.far_ppl, row.far_low, row.far_high),
-                interval_cell(row.other_ppl, row.other_low, row.other_high),
+                interval_cell(row.far_ppl, row.far_low, row.far_high, row.far_interval),
+                interval_cell(row.other_ppl, row.other_low, row.other_high, row.other_interval),
             ]
             for row in rows
         ]
@@ -108,4 +111,5 @@ def _figures(which: str, found: Marked) -> dict[str, Any]:
     """Returns a row's figures for a token subset, by field name."""
     ppl, low, high = perplexities(found.loss)
     figures = {"tokens": found.tokens, "ppl": ppl, "low": low, "high": high}
+    figures["interval"] = found.loss.over if found.loss else None
     return {f"{which}_{name}": value for name, value in figures.items()}

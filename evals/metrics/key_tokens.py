@@ -21,7 +21,7 @@ class KeyTokensRow:
 
     The perplexity is None if there are no key tokens, and its bounds are None with fewer than five documents.
     ``fraction`` is the share of key tokens among all scored tokens. ``documents`` and ``windows`` are the numbers of
-    documents and windows that contain key tokens.
+    documents and windows that contain key tokens, and ``interval`` names the interval's sampling unit.
     """
 
     schedule: str
@@ -34,6 +34,7 @@ class KeyTokensRow:
     ppl_high: float | None
     documents: int
     windows: int
+    interval: str | None
 
 
 _SPANS = Option[KeySpans | None](
@@ -82,8 +83,8 @@ class KeyTokens(Metric[Stored, KeyTokensRow]):
             losses = stored.losses(schedule, length)
             tokens, documents, windows, estimate = masked(stored, losses, marks)
             mean, share = estimate.mean if estimate else None, tokens / sum(sums_of(losses)[1])
-            figures = (tokens, share, mean, *perplexities(estimate))
-            rows.append(KeyTokensRow(schedule, length, *figures, documents, windows))
+            held_in, over = (documents, windows), estimate.over if estimate else None
+            rows.append(KeyTokensRow(schedule, length, tokens, share, mean, *perplexities(estimate), *held_in, over))
         return rows
 
     def facts(self, stored: Stored) -> dict[str, object]:
@@ -92,14 +93,16 @@ class KeyTokens(Metric[Stored, KeyTokensRow]):
         return spans.facts if spans else {}
 
     def to_markdown(self, stored: Stored) -> list[str]:
-        """Returns the table of perplexities, with the key model."""
+        """Returns the table of perplexities, with the key model and the context that the key tokens were found with."""
         rows, spans = self.rows(stored), _SPANS.of(stored)
         if spans is None or not rows:
             return []
-        last, model = rows[-1], Path(str(spans.made.get("key_model", {}).get("path", "?"))).name
+        made, last = spans.made, rows[-1]
+        model = Path(str(made.get("key_model", {}).get("path", "?"))).name
         title = (
             f"Key tokens ({last.tokens:,}, {last.fraction:.2%} of all, at {last.length:,}"
-            f"{held(stored, last.documents, last.windows)}), by {escaped(model)}:"
+            f"{held(stored, last.documents, last.windows)}), by {escaped(model)} with the whole text "
+            f"against {made['window']:,} tokens:"
         )
         return [title, ppl_table(stored, rows)]
 

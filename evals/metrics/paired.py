@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from ...output.formatting import markdown
 from ..facts import Divergence
 from ..statistics.intervals import Estimate
-from .base import Metric, mean_of, rests_on
-from .cells import EACH, around, change_cell, table
+from .base import Metric, mean_of, paired_change, rests_on
+from .cells import EACH, around, change_cell, mark, table
 from .far_repeats import distance_of
 from .stored import Stored
 
@@ -36,11 +36,12 @@ class PairedRow:
     top1: float | None = None
     top1_low: float | None = None
     top1_high: float | None = None
+    interval: str | None = None
 
     @property
     def change(self) -> Estimate:
         """The change in NLL with its interval."""
-        return Estimate(self.delta_nll, self.low, self.high)
+        return Estimate(self.delta_nll, self.low, self.high, self.interval)
 
 
 _COMPARED = ("kl", "kl_low", "kl_high", "top1", "top1_low", "top1_high")
@@ -65,11 +66,10 @@ class Paired(Metric[Stored, PairedRow]):
         rows = []
         for schedule, length in others:
             if (stored.baseline, length) in stored.read_from:
-                one, other = stored.totals(schedule, length), stored.totals(stored.baseline, length)
-                change = stored.estimate(*one.minus(other))
+                change = paired_change(stored, schedule, stored.baseline, length)
                 figures = (schedule, stored.baseline, length, change.mean, change.low, change.high)
                 compared = dict(zip(_COMPARED, _compared(stored, schedule, length)))
-                rows.append(PairedRow(*figures, **compared))
+                rows.append(PairedRow(*figures, **compared, interval=change.over))
         return rows
 
     def to_markdown(self, stored: Stored) -> list[str]:
@@ -152,6 +152,7 @@ def _short_context(stored: Stored, rows: dict[tuple[str, int], PairedRow]) -> li
 
 def _short_cells(row: PairedRow) -> list[str]:
     """Formats the change, the mean KL and the agreement, each with its interval if known."""
-    kl = "-" if row.kl is None else f"{row.kl:z.4f}{around(row.kl, row.kl_low, row.kl_high)}"
-    top1 = "-" if row.top1 is None else f"{row.top1:.2%}{around(row.top1, row.top1_low, row.top1_high, '.2%')}"
+    over = "" if row.kl_low is None else mark(row.interval)
+    kl = "-" if row.kl is None else f"{row.kl:z.4f}{around(row.kl, row.kl_low, row.kl_high)}{over}"
+    top1 = "-" if row.top1 is None else f"{row.top1:.2%}{around(row.top1, row.top1_low, row.top1_high, '.2%')}{over}"
     return [change_cell(row.change), kl, top1]

@@ -14,7 +14,7 @@ from ..data.windows import prefix
 from ..facts import TRUNCATION, Pass
 from ..statistics.intervals import Estimate
 from . import drawing
-from .base import Metric, Picture, mean_of, perplexities, ppl_table
+from .base import Metric, Picture, estimated, mean_of, perplexities, ppl_table
 from .cells import exp
 from .stored import Stored, sums_of
 
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 class PerplexityRow:
     """The perplexity of one schedule at one length L. The bounds are None if there is too little text for an interval.
 
-    ``tail_nll`` is the loss of the tokens at positions [L/2, L) of the documents that have L positions.
+    ``tail_nll`` is the loss of the tokens at positions [L/2, L) of the documents that have L positions. ``interval``
+    names the sampling unit of the interval of ``ppl``: "documents", or for few documents blocks of windows or tokens.
     ``mode`` is "prefix" (the first L positions of each window) or "sliding" (whole documents, in windows of L
     positions). ``documents_at_length`` is the number of documents that have L positions, and ``windows`` is the number
     of windows with scored tokens.
@@ -48,6 +49,7 @@ class PerplexityRow:
     tail_nll: float | None = None
     tail_low: float | None = None
     tail_high: float | None = None
+    interval: str | None = None
     protocol: str = "ropescale"
     windows: int = 0
 
@@ -74,9 +76,9 @@ def truncated(stored: Stored) -> list[Any]:
     """Returns the perplexities of truncation and their bounds at each length, with the names of a row's fields."""
     rows = []
     for length in stored.truncated_losses:
-        loss = stored.estimate(*stored.totals(TRUNCATION, length)).within(0)
+        loss = estimated(stored, stored.totals(TRUNCATION, length), stored.first(TRUNCATION, length)).within(0)
         ppl, low, high = perplexities(loss)
-        place = {"schedule": TRUNCATION, "length": length, "nll": loss.mean}
+        place = {"schedule": TRUNCATION, "length": length, "nll": loss.mean, "interval": loss.over}
         rows.append(SimpleNamespace(**place, ppl=ppl, ppl_low=low, ppl_high=high))
     return rows
 
@@ -102,7 +104,7 @@ METRIC = Perplexity()
 
 def _row(stored: Stored, run: Pass, length: int) -> PerplexityRow:
     totals, losses = stored.totals(run.schedule, length), stored.losses(run.schedule, length)
-    estimate = stored.estimate(*totals).within(0)
+    estimate = estimated(stored, totals, stored.first(run.schedule, length)).within(0)
     start, stop = max(1, length // 2) - 1, prefix(length, stored.bos).count  # index 0 is position 1
     tail = mean_of(stored, [nll[start : stop if len(nll) >= stop else 0] for nll in stored.wanted(run.nll)])
     low, high = perplexities(estimate)[1:]
@@ -124,6 +126,7 @@ def _row(stored: Stored, run: Pass, length: int) -> PerplexityRow:
         tail_nll=tail.mean if tail else None,
         tail_low=tail.low if tail else None,
         tail_high=tail.high if tail else None,
+        interval=estimate.over,
         protocol=stored.protocol["name"],
     )
 

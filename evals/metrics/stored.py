@@ -251,6 +251,10 @@ class Stored(Measured):
             found += [each.scored] if count == 1 else [within(each.scored, n * size, size) for n in range(count)]
         return found
 
+    def first(self, schedule: str, length: int) -> np.ndarray:
+        """Returns the losses of the first document's tokens, from all of its windows, fp64."""
+        return np.concatenate(self.of_texts(self.losses(schedule, length))[0]).astype(np.float64)
+
     def totals(self, schedule: str, length: int) -> Totals:
         """Returns the sums of the losses at a length. They are computed once, because they serve many comparisons."""
         key = schedule, length

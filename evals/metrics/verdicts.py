@@ -51,7 +51,7 @@ class VerdictRow:
     @property
     def change(self) -> Average:
         """The difference with its interval."""
-        return Average(self.mean, self.low, self.high, self.delta_nll, self.agreeing, self.documents)
+        return Average(self.mean, self.low, self.high, None, self.delta_nll, self.agreeing, self.documents)
 
 
 class Verdicts(Metric[Stored, VerdictRow]):

@@ -303,6 +303,6 @@ class RecommendRun:
             "held_out_windows": len(self.held_out),
             "tokens_fed": self.fed,
             "grid_tokens": len(self.candidates.specs) * len(self.corpus.documents) * goal.target,
-            "interval": f"document-clustered t, skewness-corrected, {PERCENT}",
+            "interval": f"{self.corpus.interval}, {PERCENT}",
             "batch_tokens": self.batch_tokens,
         }

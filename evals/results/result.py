@@ -28,7 +28,7 @@ from ..metrics.stored import Stored, parts_of
 from ..metrics.two_models import between
 from ..metrics.verdicts import VerdictRow, too_few, worse_than_a_guess
 from ..statistics import intervals
-from ..statistics.intervals import LEAST_DOCUMENTS, PERCENT
+from ..statistics.intervals import DOCUMENTS, LEAST_DOCUMENTS, PERCENT
 from .folder import LOSSES, RESULTS, Results, read_results, refusing_damage
 from .losses import read_losses, to_bytes
 from .saving import Saved
@@ -197,6 +197,11 @@ class Result(Stored, Saved):
             return f"{said}; other texts may differ."
         return f"{said}; the intervals of these sentences hold together with {PERCENT} confidence."
 
+    @property
+    def _blocks(self) -> str | None:
+        """The sampling unit of intervals that are not over documents; None if there are no such intervals."""
+        return next((row.interval for row in reversed(self.rows) if row.interval not in (None, DOCUMENTS)), None)
+
     def _summary(self) -> str:
         number = self.data["documents"]
         lengths = ", ".join(f"{length:,}" for length in self.lengths)
@@ -232,15 +237,25 @@ class Result(Stored, Saved):
         )
 
     def _interval_line(self) -> str:
-        if all(row.ppl_low is None for row in self.rows):
-            return f"no interval (± -): it needs {LEAST_DOCUMENTS} documents"
-        few = intervals.over_documents(self.data["documents"])
-        return f"± or (low to high) is the {self.protocol['interval']} interval{f', which {few}' if few else ''}"
+        number, interval = self.data["documents"], f"{self.protocol['interval']} interval"
+        blocks = self._blocks
+        if blocks is None and all(row.ppl_low is None for row in self.rows):
+            return (
+                f"no interval (± -): it needs {LEAST_DOCUMENTS} documents, or one document of "
+                f"{intervals.least_text(self.sliding)}"
+            )
+        if blocks is None:
+            few = intervals.over_documents(number) if "skewness" in interval else ""
+            return f"± or (low to high) is the {interval}{f', which {few}' if few else ''}"
+        return (
+            f"† is the {PERCENT} interval over {blocks}, which does not generalise to other documents and "
+            f"covers {intervals.over_blocks()}"
+        )
 
     @property
     def extent(self) -> str:
         """The sample behind a source's tables, as text; with few documents, also the coverage of the interval."""
-        few = intervals.over_documents(self.data["documents"])
+        few = "" if self._blocks else intervals.over_documents(self.data["documents"])
         return "; their interval ".join(filter(None, [rests_on(self), few]))
 
     @property

@@ -20,6 +20,8 @@ from ..data.windows import check_lengths, check_stride, prefix, windows_by_docum
 from ..facts import DataFacts
 from ..metrics import METRICS
 from ..progress import Notes
+from ..statistics import intervals
+from ..statistics.intervals import LEAST_WINDOWS
 from .options import PerplexityOptions
 
 if TYPE_CHECKING:
@@ -132,6 +134,12 @@ class Corpus:
             **self.share,
             **{name: count for name, count in counts.items() if count},
         }
+
+    @property
+    def interval(self) -> str:
+        """The name of the intervals' formula: over documents, or over blocks of windows if there are few documents."""
+        few = intervals.rests_on_windows(self.windows) and sum(self.windows) >= LEAST_WINDOWS
+        return "t over blocks of consecutive windows" if few else "document-clustered t, skewness-corrected"
 
     def count(self, kind: Kind) -> int:
         """Returns the number of documents of a kind."""

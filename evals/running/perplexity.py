@@ -269,7 +269,7 @@ class PerplexityRun:
                 **{name: options.of_metrics[name] for name, option in OPTIONS.items() if option.read is None},
                 **names_for(self.variants),
                 **self.backend.protocol,
-                "interval": f"document-clustered t, skewness-corrected, {PERCENT}",
+                "interval": f"{corpus.interval}, {PERCENT}",
                 "batch_tokens": self.batch_tokens,
             },
             versions=fingerprints.versions(),

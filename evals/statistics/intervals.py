@@ -1,7 +1,9 @@
 """Means and proportions with their intervals. Documents are independent of each other; tokens of one document are not.
 
 A mean is the ratio of the summed NLL and the number of tokens. Its interval is a Student's t interval over documents,
-corrected for few documents, several genres and unequal sizes (docs/intervals.md reports its coverage).
+corrected for few documents, several genres and unequal sizes (docs/intervals.md reports its coverage). For one or few
+texts, the interval is over blocks of consecutive windows. Such an interval reflects chance within these texts, and does
+not generalise to different texts.
 """
 
 from __future__ import annotations
@@ -12,11 +14,13 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from statistics import NormalDist
-from typing import Self
 
 LEVEL = 0.95
 PERCENT = f"{LEVEL:.0%}"
 """The level as text, for tables and results.json."""
+
+DOCUMENTS = "documents"
+"""The name of the sampling unit of intervals from :func:`ratio`."""
 
 LEAST_DOCUMENTS = 5
 """The fewest documents for an interval; with fewer, the interval would be too wide to be informative."""
@@ -36,11 +40,15 @@ def familywise(comparisons: int) -> float:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean per token in nats and the bounds of its interval, which are None if there is too little data."""
+    """A mean per token in nats and the bounds of its interval, which are None if there is too little data.
+
+    ``over`` names the interval's sampling unit, such as "documents".
+    """
 
     mean: float
     low: float | None
     high: float | None
+    over: str | None = None
 
     @property
     def sign(self) -> int | None:
@@ -49,7 +57,7 @@ class Estimate:
             return None
         return (self.low > 0) - (self.high < 0)
 
-    def __neg__(self) -> Self:
+    def __neg__(self) -> Estimate:
         """Returns the estimate for the negated values."""
         low, high = (None if bound is None else -bound for bound in (self.high, self.low))
         return replace(self, mean=-self.mean, low=low, high=high)
@@ -86,7 +94,8 @@ def ratio(sums: Sequence[float], counts: Sequence[float], level: float = LEVEL) 
     Returns:
         The estimate; its bounds are None with fewer than :data:`LEAST_DOCUMENTS` documents.
     """
-    return _student(sums, counts, level, least=LEAST_DOCUMENTS, leaning=1)
+    found = _student(sums, counts, level, least=LEAST_DOCUMENTS, leaning=1)
+    return found if found.low is None else replace(found, over=DOCUMENTS)
 
 
 @dataclass(frozen=True)
@@ -109,9 +118,10 @@ class Average(Estimate):
         found = super().sign
         return 0 if found and found * self.per_token < 0 else found
 
-    def __neg__(self) -> Self:
+    def __neg__(self) -> Average:
         """Returns the average of the negated differences."""
-        return replace(super().__neg__(), per_token=-self.per_token)
+        low, high = (None if bound is None else -bound for bound in (self.high, self.low))
+        return replace(self, mean=-self.mean, low=low, high=high, per_token=-self.per_token)
 
 
 def average(sums: Sequence[float], counts: Sequence[float], level: float = LEVEL) -> Average:
@@ -132,7 +142,7 @@ def average(sums: Sequence[float], counts: Sequence[float], level: float = LEVEL
     found = _student(means, [1] * len(means), level, least=CONCLUSIVE, leaning=LEANING)
     agreeing = sum(each * found.mean > 0 for each in means)
     per_token = math.fsum(sums) / math.fsum(counts)
-    return Average(found.mean, found.low, found.high, per_token, agreeing, len(means))
+    return Average(found.mean, found.low, found.high, None, per_token, agreeing, len(means))
 
 
 def _student(sums: Sequence[float], counts: Sequence[float], level: float, least: int, leaning: int) -> Estimate:
@@ -176,6 +186,43 @@ def _skewness(errors: Sequence[float], parts: Sequence[float], square: float) ->
         return 0.0
     adjusted = third / second**1.5 * math.sqrt(effective * (effective - 1)) / max(1.0, effective - 2)
     return adjusted * math.fsum(h**3 for h in parts) / square**1.5
+
+
+LEAST_WINDOWS = 8
+"""The fewest consecutive windows for an interval; with fewer, the three blocks would be too correlated."""
+
+
+def blocks_of(windows: int) -> int:
+    """Returns the number of blocks for a number of consecutive windows: ¾ of the number's square root, at least 3."""
+    return max(3, round(0.75 * math.sqrt(windows)))
+
+
+def consecutive(sums: Sequence[float], counts: Sequence[float], level: float = LEVEL, of: str = "windows") -> Estimate:
+    """Returns the token-weighted mean of one text's consecutive windows, and its interval over blocks of windows.
+
+    Neighbouring windows resemble each other. So the windows are grouped into ``b`` blocks of consecutive windows, and
+    the interval is a Student's t interval over the blocks, with ``b - 1`` degrees of freedom (batch means; Law and
+    Carson, Operations Research 27, 1979). The number of blocks grows as the square root of the number of windows
+    (Flegal and Jones, Annals of Statistics 38, 2010). The interval reflects chance within the text, and does not
+    generalise to different texts. The windows of several texts are concatenated, so that differences between texts
+    count as differences between blocks.
+
+    Args:
+        sums: per window, the sum over its tokens (nats).
+        counts: per window, the number of tokens in that sum, or the window's weight.
+        level: the interval's two-sided coverage.
+        of: the name of the windows in :attr:`Estimate.over`.
+
+    Returns:
+        The estimate; its bounds are None with fewer than :data:`LEAST_WINDOWS` windows.
+    """
+    windows = len(sums)
+    blocks = blocks_of(windows) if windows >= LEAST_WINDOWS else 1
+    edges = [windows * block // blocks for block in range(blocks + 1)]
+    parts = [slice(first, last) for first, last in pairwise(edges)]
+    total, tokens = ([math.fsum(each[part]) for part in parts] for each in (sums, counts))
+    found = _student(total, tokens, level, least=2, leaning=0)
+    return found if found.low is None else replace(found, over=f"{of} in {blocks} blocks")
 
 
 def wilson(hits: float, trials: float, level: float = LEVEL) -> tuple[float, float]:
@@ -246,7 +293,21 @@ def _continued_fraction(a: float, b: float, x: float) -> float:
     return value
 
 
-# --- Documents of several windows ---
+# --- Documents or windows ---
+
+ENOUGH = 8
+"""The fewest documents for an interval over documents even if they have several windows."""
+
+
+def rests_on_windows(windows: Sequence[int]) -> bool:
+    """Returns whether intervals are over windows instead of documents.
+
+    This is the case with fewer than :data:`ENOUGH` documents if at least one of them has several windows.
+
+    Args:
+        windows: the number of windows per document.
+    """
+    return len(windows) < ENOUGH and sum(windows) > len(windows)
 
 
 def grouped(values: Sequence[float], windows: Sequence[int]) -> list[float]:
@@ -259,14 +320,21 @@ def grouped(values: Sequence[float], windows: Sequence[int]) -> list[float]:
 def estimate(
     sums: Sequence[float], counts: Sequence[float], windows: Sequence[int] = (), level: float = LEVEL
 ) -> Estimate:
-    """Returns the token-weighted mean and its interval over documents.
+    """Returns the token-weighted mean and its interval, over documents or over windows.
 
     Args:
         sums: per window, the sum over its tokens (nats).
-        counts: per window, the number of tokens in that sum, or the window's weight.
+        counts: per window, the number of tokens in that sum, or the window's weight; windows with a count of 0 are
+            ignored.
         windows: the number of windows per document; empty if each document has one.
         level: the interval's two-sided coverage.
     """
+    if rests_on_windows(windows):
+        pairs = [(one, count) for one, count in zip(sums, counts, strict=True) if count]
+        of = f"{len(pairs)} windows"
+        found = consecutive([one for one, _ in pairs], [count for _, count in pairs], level, of)
+        if found.low is not None:
+            return found
     return ratio(grouped(sums, windows), grouped(counts, windows), level)
 
 
@@ -274,6 +342,9 @@ def estimate(
 
 FEW = {5: 0.857, 6: 0.883, 7: 0.907, 8: 0.927}
 """The lowest coverage of the 95% interval, by number of documents; from 9 documents on, it is 93% or more."""
+
+NEIGHBOURS = 0.93
+"""The lowest coverage of intervals over blocks, for neighbouring windows that correlate by at most 0.5."""
 
 
 def over_documents(documents: int) -> str:
@@ -284,3 +355,14 @@ def over_documents(documents: int) -> str:
         return ""
     share = int(100 * FEW[documents])
     return f"covers {share}% or more in our simulations of {documents} documents (docs/intervals.md)"
+
+
+def least_text(sliding: bool) -> str:
+    """Describes the length that a single document needs for an interval."""
+    return f"{LEAST_WINDOWS} pieces of 1,024 tokens" if sliding else f"{LEAST_WINDOWS} windows"
+
+
+def over_blocks() -> str:
+    """Describes the coverage of an interval over blocks of windows."""
+    simulated = "in our simulations of neighbouring windows that correlate by up to 0.5 (docs/intervals.md)"
+    return f"{NEIGHBOURS:.0%} or more {simulated}"

@@ -24,7 +24,7 @@ from ropescale.evals import Result, metrics, perplexity, recommend, retrieval, s
 from ropescale.evals.data.key_tokens import KeySpans
 from ropescale.evals.facts import TRUNCATION, Divergence, Pass
 from ropescale.evals.results.folder import writable_folder
-from ropescale.evals.statistics.intervals import FEW
+from ropescale.evals.statistics.intervals import FEW, consecutive
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +84,21 @@ def test_the_tail_is_the_mean_over_the_second_half_of_the_positions():
     assert row.tail_high - row.tail_nll == pytest.approx(2.262157 * abs(means[1] - means[0]) / 6, rel=1e-5)
 
 
+def test_one_long_document_has_an_interval_over_blocks_and_the_table_says_so():
+    result, tokens = made_up([0.0], [0.0]), 20_000
+    noise = np.random.default_rng(1).normal(2.0, 1.0, tokens).astype(np.float32)
+    result.passes[:] = [Pass(n, "0", (tokens + 1,), [noise + d], 1) for n, d in [("as-is", 0), ("other", 0.25)]]
+    row, _ = result.rows
+    pieces = [noise[start : start + 1024] for start in range(0, tokens, 1024)]  # 20 of them, in blocks of 6, 7 and 7
+    expected = consecutive([each.sum(dtype=float) for each in pieces], list(map(len, pieces)))
+    assert (row.ppl_low, row.ppl_high) == pytest.approx((math.exp(expected.low), math.exp(expected.high)))
+    assert row.interval == "its 20 pieces of 1,024 tokens in 3 blocks"
+    (pair,) = result.paired
+    assert (pair.low, pair.high) == (pytest.approx(0.25, abs=1e-6), pytest.approx(0.25, abs=1e-6))
+    said = "† is the 95% interval over its 20 pieces of 1,024 tokens in 3 blocks, which does not generalise to other"
+    assert " † |" in result.to_markdown() and said in result.to_markdown()
+
+
 def test_intervals_over_few_documents_say_how_often_they_hold(repository):
     """The lowest of all simulated cells, as the page has it: at five documents 85.7%."""
     ids = documents(9, 40)
@@ -94,11 +109,13 @@ def test_intervals_over_few_documents_say_how_often_they_hold(repository):
     assert f"\n{', '.join(f'{share:.1%}' for _, share in sorted(FEW.items()))}; nine" in page
 
 
-def test_a_few_documents_have_no_interval_and_copies_are_one_document():
+def test_a_few_documents_of_too_few_windows_have_no_interval_and_copies_are_one_document():
     ids = [*documents(3, 40), documents(1, 130)[0]]
-    few, more = perplexity(llama(), ids, [32]), perplexity(llama(), [*ids, documents(1, 70, seed=5)[0]], [32])
-    assert few.rows[0].ppl_low is None and "no interval (± -): it needs 5 documents" in few.protocol_line()
-    assert more.data["windows"] == 9 and more.rows[0].ppl_low < more.rows[0].ppl < more.rows[0].ppl_high
+    few, more = perplexity(llama(), ids[1:], [32]), perplexity(llama(), [*ids, documents(1, 70, seed=5)[0]], [32])
+    assert (few.data["windows"], few.rows[0].interval) == (6, None)
+    assert "no interval (± -): it needs 5 documents, or one document of 8 windows" in few.protocol_line()
+    assert (more.data["windows"], more.rows[0].interval) == (9, "9 windows in 3 blocks")
+    assert "† is the 95% interval over 9 windows in 3 blocks" in more.protocol_line()
     copied = perplexity(llama(), [ids[0]] * 6, [32])
     assert copied.data["documents"] == 1 and copied.data["skipped"]["duplicates"] == 5
     assert copied.rows[0].ppl_low is None and "5 duplicates" in copied.protocol_line()
@@ -128,9 +145,10 @@ def test_the_dictionary_has_the_published_keys(result):
         (plain["truncation"], "context stride fed rows"),
         (plain["versions"], "ropescale torch transformers"),
         (plain["rows"][0], "schedule table_sha256 length documents tokens nll ppl ppl_low ppl_high bits_per_byte "
-                           "forward_passes mode documents_at_length tail_nll tail_low tail_high protocol "
+                           "forward_passes mode documents_at_length tail_nll tail_low tail_high interval protocol "
                            "windows"),
-        (plain["paired"][0], "schedule baseline length delta_nll low high kl kl_low kl_high top1 top1_low top1_high"),
+        (plain["paired"][0], "schedule baseline length delta_nll low high kl kl_low kl_high top1 top1_low top1_high "
+                             "interval"),
     ):  # fmt: skip
         assert list(found) == keys.split()
     assert plain["data"]["skipped"] == {"too_short": 1, "empty": 0}

@@ -9,9 +9,12 @@ import pytest
 from ropescale.evals.statistics.intervals import (
     Estimate,
     average,
+    blocks_of,
+    consecutive,
     familywise,
     incomplete_beta,
     ratio,
+    rests_on_windows,
     t_quantile,
     wilson,
 )
@@ -76,7 +79,7 @@ def test_the_side_of_the_long_tail_is_longer():
     low, high = ratio([0] * 7 + [1], [1] * 8).low, ratio([0] * 7 + [1], [1] * 8).high
     t = 2.364624
     assert (low, high) == pytest.approx((0.125 * (1 - t), 0.125 * (1 + t + (1 + 2 * t * t) / 6)))
-    assert ratio([0] * 7 + [-1], [1] * 8) == Estimate(-0.125, -high, -low)
+    assert ratio([0] * 7 + [-1], [1] * 8) == Estimate(-0.125, -high, -low, "documents")
 
 
 def test_degrees_of_freedom_are_those_of_the_quadratic_form():
@@ -113,6 +116,34 @@ def test_intervals_cover_the_truth_about_as_often_as_they_say():
     assert 0.93 <= coverage(levels, np.ones((2000, 8)), 0.3) <= 0.98
     sizes = np.tile([1.0, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4], (1000, 1))
     assert 0.94 <= coverage(draws.normal(size=(1000, 12)), sizes, 0.0) <= 0.98
+
+
+def test_consecutive_windows_are_cut_into_blocks():
+    # Nine windows make three blocks of three, with the sums 6, 15 and 24, and the weights 3, 3 and 3.
+    estimate = consecutive(range(1, 10), [1] * 9)
+    assert estimate.mean == pytest.approx(5.0)
+    assert estimate.over == "windows in 3 blocks"
+    assert (estimate.high - 5.0) == pytest.approx(4.302653 * 3 / math.sqrt(3), rel=1e-6)
+    assert [blocks_of(windows) for windows in (6, 8, 16, 32, 64, 128)] == [3, 3, 3, 4, 6, 8]
+
+
+def test_too_few_windows_have_no_interval():
+    assert consecutive([1.0] * 7, [2] * 7) == Estimate(0.5, None, None)
+    assert consecutive([1.0, 2.0] * 4, [1] * 8).low is not None
+    assert [rests_on_windows([2] * documents) for documents in (7, 8)] == [True, False]
+
+
+def test_an_interval_over_windows_allows_for_neighbours_that_hang_together():
+    """AR(1) with phi = 0.5: if the windows were independent, their t interval would cover about 75%."""
+    noise = np.random.default_rng(3).normal(size=(1000, 74))
+    levels = [noise[:, 0]]
+    for step in noise.T[1:]:
+        levels.append(0.5 * levels[-1] + step)
+    texts = np.stack(levels[10:], axis=1)
+    found = [consecutive(text, [1] * 64) for text in texts]
+    independent = [ratio(text, [1] * 64) for text in texts]
+    hits, naive = (sum(each.low < 0 < each.high for each in way) / 1000 for way in (found, independent))
+    assert 0.92 <= hits <= 0.965 and naive < 0.8
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,13 @@
 """Counts how often the intervals of ``eval`` hold, and how wide they are: the tables of docs/intervals.md.
 
-``python intervals.py [documents] [few] [verdicts] [power] [--trials 10000] [--runs FOLDER ...]``, all without
+``python intervals.py [documents] [few] [windows] [verdicts] [power] [--trials 10000] [--runs FOLDER ...]``, all without
 a name: about ten minutes on one core. Losses are simulated, and intervals computed by
 :mod:`ropescale.evals.statistics.intervals` as a run does it. Every table starts from the same seed,
 to which ``--seed`` is added: the rules were chosen with 0, so another one judges them.
 
 * ``documents``: from 8 documents on, of several genres, skewed or heavy-tailed, alike in size or not.
 * ``few``: the lowest and the highest coverage among the same cells with 5 to 11 documents.
+* ``windows``: consecutive windows of one text, whose losses hang together.
 * ``verdicts``: the share of runs that say anything false where no schedule differs from another, by command. With
   ``--runs``, also for the centred differences of documents in folders of ``ropescale eval``.
 * ``power``: the share of runs that find an effect, by its size in standard deviations between documents.
@@ -25,7 +26,7 @@ from math import comb
 import numpy as np
 
 from ropescale.evals import Result
-from ropescale.evals.statistics.intervals import LEANING, Estimate, average, familywise, ratio, t_quantile
+from ropescale.evals.statistics.intervals import LEANING, Estimate, average, consecutive, familywise, ratio, t_quantile
 
 Draw = Callable[[np.random.Generator, int, int], np.ndarray]
 """Draws the mean losses of documents, float [trials, documents]."""
@@ -134,6 +135,37 @@ def documents(cell: Cell, number: int, size: str, trials: int, formula: Callable
     return found((formula(s, m) for s, m in zip(sums.tolist(), counts.tolist(), strict=True)), cell.truth)
 
 
+def chain(random: np.random.Generator, trials: int, windows: int, memory: float) -> np.ndarray:
+    """Losses that forget slowly: AR(1), variance 1, [trials, windows]."""
+    noise = random.normal(size=(windows, trials))
+    rows = [noise[0]]
+    for step in noise[1:]:
+        rows.append(memory * rows[-1] + math.sqrt(1 - memory**2) * step)
+    return np.stack(rows, axis=1)
+
+
+def topics(random: np.random.Generator, trials: int, windows: int, length: float) -> np.ndarray:
+    """Losses of topics that last ``length`` windows on average, levels and noise with variance 1, [trials, windows]."""
+    starts = random.random((trials, windows)) < 1 / length
+    starts[:, 0] = True
+    latest = np.maximum.accumulate(np.where(starts, np.arange(windows), 0), axis=1)
+    levels = np.take_along_axis(random.normal(size=(trials, windows)), latest, axis=1)
+    return levels + random.normal(size=(trials, windows))
+
+
+TEXTS: dict[str, Callable[[np.random.Generator, int, int], np.ndarray]] = {
+    "independent": partial(chain, memory=0.0),
+    **{f"AR(1), {memory}": partial(chain, memory=memory) for memory in (0.3, 0.5, 0.7)},
+    **{f"topics of {length} windows": partial(topics, length=length) for length in (2, 4, 8)},
+}
+
+
+def windows(text: str, number: int, trials: int, formula: Callable[..., Estimate] = consecutive) -> Found:
+    """Draws a text ``trials`` times and returns how often the interval over its windows holds."""
+    losses = TEXTS[text](np.random.default_rng(SEED[0] + number), trials, number)
+    return found((formula(row, [1.0] * number) for row in losses.tolist()), 0.0)
+
+
 def print_documents(trials: int) -> None:
     """Prints the cells from 8 documents on, beside the usual t interval."""
     numbers = (8, 12, 20, 40)
@@ -154,6 +186,16 @@ def print_few(trials: int) -> None:
         every = {f"{c.name}, {size}": documents(c, number, size, trials).coverage for c in COMMON for size in SIZES}
         worst = min(every, key=lambda name: every[name])
         print(f"| {number} | {every[worst]:.1%} | {worst} | {max(every.values()):.1%} |", flush=True)
+
+
+def print_windows(trials: int) -> None:
+    """Prints the texts, beside the t interval of windows that are taken to be independent."""
+    numbers = (8, 16, 32, 64, 128)
+    print(f"| windows | {' | '.join(f'n = {n}' for n in numbers)} | as if independent, n = 32 |")
+    print(f"| --- |{' ---: |' * (len(numbers) + 1)}")
+    for text in TEXTS:
+        cells = " | ".join(str(windows(text, n, trials)) for n in numbers)
+        print(f"| {text} | {cells} | {windows(text, 32, trials, usual)} |", flush=True)
 
 
 # --- Verdicts: differences of documents without a mean, float [trials, documents]
@@ -348,6 +390,7 @@ def print_power(trials: int) -> None:
 TABLES = {
     "documents": print_documents,
     "few": print_few,
+    "windows": print_windows,
     "verdicts": print_verdicts,
     "power": print_power,
 }
