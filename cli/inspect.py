@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..output.formatting import abbreviated, brief, cut, definitions, markdown
+from ..output.formatting import brief, cut, definitions, markdown
 from .options import Sections, model_argument, option, print_result, request_sections, sectioned_command, tell
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def _page(geometries: Sequence[Geometry]) -> str:
         parts.append(markdown(["schedule", "target length", "attention scale", "its pairs"], rows, right=[2]))
         parts += definitions({str(each.schedule): each.name for each in changed if each.name})
         parts.append("Slowdown of each pair:")
-    header = ["pair", "wavelength", "turns", "full turn", *abbreviated(names, 40)]
+    header = ["pair", "wavelength", "turns", "full turn", *(cut(name, 40) for name in names)]
     columns = [[_number(pair.divisor or 0.0) for pair in each.pairs()] for each in changed]
     rows = [
         [

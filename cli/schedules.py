@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
 @sectioned_command("schedules", {"The result": ["as_json"]}, click.Argument(["name"], required=False, type=SpecText()))
 def command(name: str | None, as_json: bool) -> None:
-    """List the schedules with their effect, required fields and paper. With NAME, explain that schedule and its fields.
+    """List the schedules with their effect and required fields. With NAME, explain that schedule, its fields and paper.
 
     NAME may be your own schedule: path/to/file.py::Class, or package.module::Class.
     """
@@ -35,27 +34,23 @@ def command(name: str | None, as_json: bool) -> None:
         rows = []
         for each in described:
             needed = ", ".join(field["name"] for field in each["fields"] if field["required"])
-            paper = each["paper"] or ""  # the arXiv number, else author and year
-            cited = re.search(r"arXiv:[\d.]+\d", paper) or re.match(r".* \d{4}(?=[,;]|$)", paper)
-            rows.append([each["name"], each["does"], needed or "-", cited[0] if cited else "-"])
-        show(markdown(["schedule", "effect", "needs", "paper"], rows))
+            rows.append([each["name"], each["does"], needed or "-"])
+        show(markdown(["schedule", "effect", "needs"], rows))
 
 
 def describe(name: str, make: object) -> dict[str, Any]:
     """Describes a schedule: a class, or a user's object or function."""
-    from ..schedules.base import Varying, length_dependent
+    from ..schedules.base import length_dependent
     from ..schedules.fields import parameters
 
     documentation = inspect.cleandoc(getattr(make, "__doc__", None) or "")
-    summary, depends = documentation.partition("\n")[0], length_dependent(make)
-    by_fields = isinstance(getattr(make, "__dict__", {}).get("length_dependent"), Varying)
+    summary = documentation.partition("\n")[0]
     return {
         "name": name,
         "does": getattr(make, "does", "") or cut(summary, 34),
         "summary": summary,
         "fields": [_field(each) for each in parameters(make).values()],
-        "length_dependent": depends,
-        "by_length": "may" if by_fields else "yes" if depends else "no",
+        "length_dependent": length_dependent(make),
         "paper": getattr(make, "paper", None),
         "documentation": documentation,
     }
@@ -77,5 +72,5 @@ def _page(described: dict[str, Any]) -> str:
     ]
     table = markdown(["field", "type", "default"], rows) if rows else ""
     paper = f"Paper: {described['paper']}" if described["paper"] else ""
-    length = f"By length: {described['by_length']}"
+    length = "The frequencies may change with the length." if described["length_dependent"] else ""
     return "\n\n".join(filter(None, [f"# {described['name']}", described["documentation"], table, length, paper]))

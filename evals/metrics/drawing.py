@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from ...output.formatting import abbreviated
+from ...output.formatting import cut
 from ...output.plotting import COLOURS, in_style, plain
 from ..statistics.intervals import PERCENT
 from .base import rests_on
@@ -66,7 +66,9 @@ def draw(stored: Stored, curves: Curves, title: str, x: Axis, y: str, log: bool 
         about = f"{Path(stored.model['path']).name}, {rests_on(stored)}, bars: {PERCENT}"
         axes.set_title(f"{title}\n{about}", loc="left", fontsize=10)
         handles, labels = axes.get_legend_handles_labels()
-        figure.legend(handles, abbreviated(labels, 36), loc="outside right upper", fontsize=8, frameon=False)
+        figure.legend(
+            handles, [cut(label, 36) for label in labels], loc="outside right upper", fontsize=8, frameon=False
+        )
     return figure
 
 

@@ -111,12 +111,9 @@ def _complete(folder: Path, loaded: Any, place: torch.device | None) -> PreTrain
     model, info = loaded if isinstance(loaded, tuple) else (loaded, {})  # custom code may not support the option
     mismatched = sorted(info.get("mismatched_keys") or (), key=str)
     if mismatched:
-        name, *shapes = mismatched[0] if isinstance(mismatched[0], tuple) else (mismatched[0],)
-        sizes = [" x ".join(map(str, shape)) for shape in shapes]
-        there = f": {sizes[0]} in the file and {sizes[1]} in the model" if len(sizes) == 2 else ""
         raise CheckpointError(
-            f"{folder}: {len(mismatched)} weights differ from config.json in shape, such as {name}"
-            f"{there}; download both again"
+            f"{folder}: {len(mismatched)} weights differ from config.json in shape, such as {mismatched[0]}; download "
+            "both again"
         )
     missing = sorted(set(info.get("missing_keys") or ()) & {name for name, _ in model.named_parameters()})
     if missing:

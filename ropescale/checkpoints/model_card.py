@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from ..engines import ENGINES
 from ..engines.advice import engine_warnings, export_of, patched
@@ -50,30 +49,6 @@ tokenizer = AutoTokenizer.from_pretrained("PATH"{trusting})
 {_serving(plan, source)}
 
 `ropescale verify PATH{flag}` proves that transformers uses these frequencies."""
-    return _with_section(readme, body)
-
-
-def adapter_card(readme: Path, record: Mapping[str, Any]) -> bytes:
-    """Returns an adapter's card with a section on the schedule of its base model.
-
-    Args:
-        readme: the card that PEFT wrote.
-        record: the adapter's ``ropescale.json``.
-    """
-    labels = {**record["spec"], **record["frozen"]}
-    body = f"""## Context extension
-
-This adapter was saved under other rotary frequencies than those of {code_span(Path(str(record["source"])).name)}. The
-folder `base` contains that model with the adapter's frequencies (listed in `ropescale.json`). `adapter_config.json`
-contains the path of `base`; change the path there if you move this folder.
-
-{_table(labels, record["original_length"], record["length"])}
-
-```python
-from peft import AutoPeftModelForCausalLM
-
-model = AutoPeftModelForCausalLM.from_pretrained("PATH")
-```"""
     return _with_section(readme, body)
 
 

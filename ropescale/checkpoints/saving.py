@@ -18,7 +18,6 @@ from ..models.patching import installed
 from ..models.rotary_modules import quiet_transformers, whole_config
 from ..record import NAME as RECORD
 from ..record import as_json, read_record
-from . import model_card
 from .contents import raised_tokenizer
 from .folders import (
     build_folder,
@@ -168,7 +167,6 @@ def write_adapter_base(
         save_pretrained(tokenizer, folder)
     if raised := raised_tokenizer(folder, saved.plan.length, saved.source or folder):
         write_synced(folder / "tokenizer_config.json", raised)
-    write_synced(folder / "README.md", model_card.adapter_card(folder / "README.md", saved.record))
 
     def fill(new: Path) -> dict[str, str]:
         with translated(source, "read"):

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from ..output.formatting import abbreviated
+from ..output.formatting import cut
 from ..output.plotting import COLOURS, in_style, save
 from ..request import RequestOptions, refuse_unknown
 from .geometry import Geometry, Pair
@@ -80,7 +80,7 @@ def draw(layers: Mapping[str, Sequence[Geometry]]) -> Figure:
         labels = [label for label in ["as trained", *map(str, named)] if label in shown]
         figure.legend(
             [shown[label] for label in labels],
-            abbreviated(labels, 60),
+            [cut(label, 60) for label in labels],
             loc="outside lower center",
             ncols=min(4, len(labels)),
         )

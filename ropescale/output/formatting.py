@@ -8,6 +8,7 @@ import re
 import reprlib
 import shlex
 import string
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -219,34 +220,18 @@ def argument(path: str | Path) -> str:
 
 
 def names_of(files: Mapping[str, str]) -> dict[str, str]:
-    """Returns a name for every schedule from a file: the file's name, with as many parent folders as make it distinct.
+    """Returns a name for every schedule from a file: the file's name, or its path if two files have the same name.
 
     Args:
         files: the file of each schedule, by label. Schedules from the same file get no name.
     """
-    paths = {label: Path(file) for label, file in files.items()}
-    alone = {label: path for label, path in paths.items() if list(paths.values()).count(path) == 1}
-    short = {}
-    for label, path in alone.items():
-        others = [each.parts for each in alone.values() if each != path]
-        tails = (count for count in range(1, len(path.parts)) if all(p[-count:] != path.parts[-count:] for p in others))
-        count = next(tails, None)
-        short[label] = str(path) if count is None else "/".join(path.parts[-count:])
-    return short
+    paths = Counter(files.values())
+    names = Counter(Path(file).name for file in paths)
+    alone = {label: Path(file) for label, file in files.items() if paths[file] == 1}
+    return {label: path.name if names[path.name] == 1 else str(path) for label, path in alone.items()}
 
 
 def definitions(names: Mapping[str, str]) -> list[str]:
     """Returns a list with the paragraph that defines the names, or an empty list if there are no names."""
     lines = [f"{escaped(name)}: {code_span(label)}" for label, name in names.items() if label != name]
     return ["\n".join(f"* {line}" for line in lines)] if lines else []
-
-
-def abbreviated(labels: Sequence[str], most: int) -> list[str]:
-    """Cuts labels to ``most`` characters, but keeps different labels different."""
-    short = [each if len(each) <= most else f"{each[: most - 1]}…" for each in labels]
-    end = most * 2 // 3  # similar labels differ at their ends
-    ends = [each if len(each) <= most else f"{each[: most - 1 - end]}…{each[-end:]}" for each in labels]
-    both = [other if short.count(cut) > 1 else cut for other, cut in zip(ends, short, strict=True)]
-    numbers = {label: place for place, label in enumerate(dict.fromkeys(labels), 1)}
-    same = {cut for cut in both if len({label for label, each in zip(labels, both, strict=True) if each == cut}) > 1}
-    return [f"{cut} ({numbers[label]})" if cut in same else cut for label, cut in zip(labels, both, strict=True)]

