@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import astuple
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from ..configs.class_defaults import ALL_LAYERS
@@ -79,7 +80,7 @@ def command(model: str, engines: tuple[str, ...], command_only: bool, as_json: b
         raise DataError("command_only needs one engine; name it", "command_only", "engines")
     done, *others = every = exports(model, engines or ENGINES, options.pop("schedule"), **options)
     if others:
-        tell(note=done.notes)
+        tell(note=dict.fromkeys(chain(*(each.notes for each in every))))
         print_result(as_json, lambda: [each.to_dict() for each in every], lambda: _lines(every))
         if away := [each.engine for each in every if not each.is_same]:
             raise RunError(f"not known to compute the same: {', '.join(away)}; `--for` with one of them says more")

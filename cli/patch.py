@@ -12,6 +12,7 @@ from ..engines.base import parameters_of
 from ..output.formatting import argument, markdown, shell_word
 from ..schedules import label_of
 from .options import (
+    SCHEDULE,
     Sections,
     flag,
     model_argument,
@@ -29,7 +30,10 @@ if TYPE_CHECKING:
 
 
 _SECTIONS: Sections = {
-    **request_sections("schedule"),
+    **request_sections(
+        option("--schedule", "SPEC", SCHEDULE),
+        option("--like", "CKPT", "Instead: the target of MODEL, a draft head, whose table and window it gets."),
+    ),
     "The result": [
         out_option("The folder to write; it must be new or empty."),
         flag("--in-place", "Change MODEL itself; `ropescale restore MODEL` undoes it."),
@@ -48,7 +52,7 @@ _SECTIONS: Sections = {
 
 
 @sectioned_command("patch", _SECTIONS, model_argument())
-def command(model: str, out: str | None, schedule: str, in_place: bool, as_json: bool, **options: Any) -> None:
+def command(model: str, out: str | None, schedule: str | None, in_place: bool, as_json: bool, **options: Any) -> None:
     """Write a copy of MODEL (a folder or a Hub id) that carries a schedule.
 
     The configuration changes; the weights are linked and never read. The copy loads in stock engines without ropescale;
@@ -57,12 +61,15 @@ def command(model: str, out: str | None, schedule: str, in_place: bool, as_json:
     With --schedule as-is the frequencies stay, and a folder that save_pretrained wrote from a patched model gets its
     missing parts: the keys of transformers 4, and the tokenizer's new limit.
 
+    With --like, a draft head (EAGLE, DFlash, ...) gets the table and the window of its target; patch the target first.
+
     \b
     Examples:
       ropescale patch Qwen/Qwen3-8B -o qwen3-128k --schedule yarn --target-length 128k
       ropescale patch ./llama -o ./llama-x4 --schedule yarn:factor=4,beta_fast=16
       ropescale patch ./llama -o ./llama-x2 --schedule my_schedule.py::Half --set factor=2
       ropescale patch ./llama --schedule ntk --factor 8 --dry-run
+      ropescale patch ./eagle3-head -o ./head-x4 --like ./llama-x4
     """
     from ..checkpoints.patching import patch_checkpoint
 

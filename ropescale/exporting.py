@@ -125,7 +125,8 @@ def _under_schedule(
     elif not plan.changes:
         raise ScheduleError("as-is changes nothing; leave the schedule out to serve the unchanged checkpoint")
     serving, specs = serve(plan), {key: describe(each) for key, each in plan.schedules.items()}
-    return replace(exported(engine, serving, specs), notes=plan.notes), serving, request
+    done = exported(engine, serving, specs)
+    return replace(done, notes=(*plan.notes, *done.notes)), serving, request
 
 
 def _serving(name: str, stored: Configuration, folder: Path, revision: str | None, plan: Plan) -> Serving:

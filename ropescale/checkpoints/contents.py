@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ..configs.configuration import Configuration, in_both_dialects, unread_by_v4, widened
-from ..errors import ScheduleError
+from ..errors import ConfigError, ScheduleError
 from ..files import local_path, read_bytes, read_json
 from ..output.formatting import brief, cut
 from ..planning.plan import Plan
@@ -73,6 +73,35 @@ def raised_limit(folder: Path, length: int, origin: Path) -> dict[str, int]:
     """Returns the record's entry for a tokenizer whose limit is raised to ``length``; empty for any other."""
     limit = _makers_limit(folder, origin)
     return {"tokenizer_limit": int(limit)} if limit and limit < length else {}
+
+
+_ROTARY = "rope_parameters rope_scaling rope_theta max_position_embeddings original_max_position_embeddings".split()
+"""The keys of a table and a window."""
+
+
+def following(source: Path, target: Path, request: Request) -> Plan:
+    """Plans to give a draft head the tables and the window of its target, both checkpoints' folders.
+
+    Raises:
+        ConfigError: the head rotates otherwise than its target did before ropescale patched it.
+    """
+    if _base(source) != _base(target):
+        raise ConfigError(
+            f"{source} and {target} differ in theta or in the number of rotating coordinates, so the head was trained "
+            "with another table; name a schedule",
+            "schedule",
+        )
+    now, wanted = Configuration.read(read_config(source)), Configuration.read(read_config(target))
+    rest = {key: value for key, value in now.raw.items() if key not in _ROTARY}
+    taken = {key: wanted.section[key] for key in _ROTARY if key in wanted.section}
+    notes = (f"the table, and the window of {wanted.meant_length:,} tokens, are those of {target}",)
+    return Plan(request, now, Configuration.read(rest | taken), {}, wanted.meant_length, notes)
+
+
+def _base(folder: Path) -> dict[str, tuple[float, int]]:
+    """Returns theta and the number of rotating coordinates per layer type, without ropescale's scaling."""
+    ropes = Configuration.read(original_config(read_config(folder), folder)).ropes
+    return {key: (rope.theta, rope.rotary_dim) for key, rope in ropes.items()}
 
 
 def completed(source: Path, request: Request) -> Plan:

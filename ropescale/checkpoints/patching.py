@@ -17,7 +17,7 @@ from ..configs import class_defaults
 from ..configs.finding import dotted
 from ..engines.advice import engine_warnings
 from ..engines.model_code import is_in_transformers
-from ..errors import CheckpointError
+from ..errors import CheckpointError, ScheduleError
 from ..files import local_path, open_regular, sha256, translated
 from ..output.formatting import brief, cut
 from ..planning.plan import Plan, make_plan, refuse_unused
@@ -26,7 +26,7 @@ from ..record import as_json, files_in, original_config, read_record, with_files
 from ..request import Request, RequestOptions, refuse_unknown
 from ..schedules import specs
 from .backups import BACKUP, is_interrupted, put_back, refuse_links, write_in_place
-from .contents import changes, completed, new_files, number, optional_json, record_of, source_name
+from .contents import changes, completed, following, new_files, number, optional_json, record_of, source_name
 from .folders import (
     LINKS,
     build_folder,
@@ -69,8 +69,9 @@ class PatchedCheckpoint:
 def patch_checkpoint(
     model: str | Path,
     out: str | Path | None,
-    schedule: object,
+    schedule: object = None,
     *,
+    like: str | Path | None = None,
     link: str | None = None,
     revision: str | None = None,
     in_place: bool = False,
@@ -85,6 +86,7 @@ def patch_checkpoint(
         out: the folder to write; None with ``in_place``, optional with ``dry_run``.
         schedule: a schedule or a spec such as ``"yarn"`` or ``"yarn:factor=8"``. ``"as-is"`` keeps the frequencies and
             adds what ``save_pretrained`` does not write: the keys of transformers 4, and the tokenizer's new limit.
+        like: instead of a schedule, the target of a draft head, whose tables and window the head gets.
         link: how to link weights: ``hard``, ``symlink`` (absolute), ``copy``, or ``auto`` (the default) for the
             first of these that works.
         revision: branch, tag or commit of a Hub id.
@@ -96,10 +98,12 @@ def patch_checkpoint(
     Raises:
         RopescaleError: the input is invalid, or a file cannot be written; no partial result remains.
     """
-    own = ("link", "revision", "in_place", "dry_run", "force")
+    own = ("like", "link", "revision", "in_place", "dry_run", "force")
     refuse_unknown("ropescale.patch_checkpoint", options, (*own, *RequestOptions.__annotations__))
-    request = Request.of(schedule, **options)
-    specs.parse(schedule)  # reject a misspelt schedule before checking folders
+    if (schedule is None) is (like is None):
+        raise ScheduleError("name a schedule, or the target of a draft head", "schedule", "like")
+    request = Request.of("as-is" if schedule is None else schedule, **options)
+    specs.parse(request.spec)  # reject a misspelt schedule before checking folders
     _refuse_contradiction(model, out, link, in_place, dry_run, force)
     is_local = local_path(model).is_dir()
     if in_place and not dry_run:
@@ -107,7 +111,11 @@ def patch_checkpoint(
             if is_interrupted(folder) and put_back(folder):
                 LOG.warning("note: an interrupted change in place of %s was undone; its originals are restored", folder)
     source, how = find_model(model, revision, weights=not dry_run), link or "auto"
-    plan = _planned(source, request)
+    if like is None:
+        plan = _planned(source, request)
+    else:
+        refuse_unused(request, ())
+        plan = following(source, find_model(like, weights=False), request)
     target, refused = None, []
     try:
         if out is not None:

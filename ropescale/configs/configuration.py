@@ -13,6 +13,7 @@ from ..output.formatting import brief
 from ..rope import Rope
 from . import class_defaults
 from .class_defaults import ALL_LAYERS, PARTIAL_NAMES, THETA_NAMES
+from .drafts import draft_in
 from .families import Family, family
 from .finding import (
     LENGTH_KEYS,
@@ -87,6 +88,16 @@ class Configuration:
     def is_multimodal(self) -> bool:
         """Whether the language model is one part of a larger model."""
         return bool(self.path)
+
+    @property
+    def draft(self) -> str:
+        """The kind of draft head that this is, or the MTP layers of the model; "" for neither."""
+        return draft_in(self.raw, self.section)
+
+    @property
+    def is_head(self) -> bool:
+        """Whether this is a draft head, which runs only beside its target."""
+        return self.draft.endswith("head")
 
     @property
     def is_scaled(self) -> bool:
@@ -173,6 +184,8 @@ class Configuration:
         """The rope parameters per rotating layer type, under the keys of transformers 5 and completed as there."""
         if self.unclear:
             raise ConfigError(self.unclear)
+        if self.draft.startswith(("medusa", "mlp")):
+            raise ConfigError(f"a {self.draft} does not rotate, and needs no change under any schedule of its target")
         return read_parameters(self.text)
 
     @cached_property

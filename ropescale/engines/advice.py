@@ -90,7 +90,7 @@ def advice_on(difference: Difference, layers: Layers, done: Export, engine: str,
 def engine_warnings(plan: Plan) -> list[str]:
     """Returns one sentence per difference, with its ways out, which names all engines with that difference."""
     subjects: dict[str, dict[str, None]] = {}
-    for key, engine in ENGINES.items():
+    for key, engine in ({} if plan.planned.is_head else ENGINES).items():
         done = export_of(key, patched(plan), plan)
         for layers in layers_of(plan):
             for each in engine.differences(layers):

@@ -457,6 +457,9 @@ class Engine(ABC):
         served: for each model type, the rope types with which tests serve a model.
         run: for each model type, the rope types with which tests run the engine's code.
         in_card: whether model cards show the engine's commands.
+        head: the options that serve a target with a draft HEAD, with a place for the method; "" if not read.
+        mtp: the options that draft with a model's MTP layers, with a place for their number; "" if not read.
+        beside: what happens to a draft under a schedule that is not in the folder.
     """
 
     name: str
@@ -465,6 +468,9 @@ class Engine(ABC):
     served: ClassVar[Mapping[str, frozenset[str]]] = {}
     run: ClassVar[Mapping[str, frozenset[str]]] = {}
     in_card: bool = False
+    head: str = ""
+    mtp: str = ""
+    beside: str = ""
 
     def evidence(self, layers: Layers) -> How:
         """Returns the evidence for the engine's behaviour on this model and rope type."""
@@ -486,7 +492,12 @@ class Engine(ABC):
         spelled = self.spelled(serving)
         found = (each for layers in spelled.layers for each in self.remaining(spelled, layers))
         unknown = any(self.evidence(layers) == "not known" for layers in spelled.layers)
-        return not unknown and not any(each.spoils for each in found) and bool(self.serve(serving))
+        return (
+            not unknown
+            and not serving.wanted.is_head
+            and not any(each.spoils for each in found)
+            and bool(self.serve(serving))
+        )
 
     def spelled(self, serving: Serving) -> Serving:
         """Returns the same checkpoint with the schedule in the engine's own keys."""

@@ -50,7 +50,7 @@ class Export:
         commands: the commands to paste; empty if the engine cannot compute the schedule.
         rows: a row per field that the engine does not honour; empty if it computes the schedule as requested.
         warnings: the engine's differences, as sentences.
-        notes: remarks on the origin of the schedule's numbers.
+        notes: remarks on the origin of the schedule's numbers, and on drafts.
         how: the evidence; the weakest, if it differs between layer types.
         served_version: the version with which tests serve whole models, or "".
         loads: whether the engine loads the checkpoint under the schedule; None if that is not known.
@@ -122,15 +122,22 @@ def exported(engine: Engine, serving: Serving, schedules: Mapping[str, str]) -> 
         serving: the checkpoint to serve.
         schedules: the spec for each layer type.
     """
-    spelled = engine.spelled(serving)
+    spelled, draft, is_head = engine.spelled(serving), serving.wanted.draft, serving.wanted.is_head
     differences = [list(engine.remaining(spelled, layers)) for layers in spelled.layers]
+    if is_head:
+        text = "was not checked with draft heads, which run only beside their target"
+        differences = [[Difference.unknown(text)] for _ in spelled.layers]
     lost = next((i for i, each in enumerate(differences) if any(found.prevents for found in each)), None)
-    commands = engine.serve(serving) if lost is None else []
+    commands = engine.serve(serving) if lost is None and not is_head else []
+    notes, flags = (), engine.head if is_head else engine.mtp
+    if draft and flags:
+        beside = "" if serving.is_written else engine.beside
+        notes = (f"{engine.name}, {draft}: {flags.format(draft.split()[0])}{beside}",)
     # The commands already meet the conditions of honoured fields, except conditions on the frequencies.
     told = [each for each in chain(*differences) if each.status != "honoured" or each.field == "frequencies"]
     warnings = [each.warning for each in told if each.warning]
     reason = None
-    if not commands:
+    if not commands and not is_head:
         layers, reasons = spelled.layers[lost or 0], [each for each in differences[lost or 0] if each.status in LOST]
         why = next((each.warning for each in reasons if each.warning), "")
         warnings = [text for text in warnings if text != why]
@@ -158,6 +165,7 @@ def exported(engine: Engine, serving: Serving, schedules: Mapping[str, str]) -> 
         loads=False if stops else how != "not known" or None,
         distance=farthest(map(distance, serving.layers, differences)),
         served_version=engine.served_version,
+        notes=notes,
     )
 
 

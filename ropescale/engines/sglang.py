@@ -21,6 +21,9 @@ class SGLangEngine(vllm.VLLMEngine):
     served_version = ""
     served: ClassVar = {}
     key = "sglang"
+    head = "--speculative-algorithm {} --speculative-draft-model-path HEAD"
+    mtp = "--speculative-algorithm NEXTN"
+    beside = "; --json-model-override-args reaches the draft as well"  # configs/model_config.py
     multiplied = ("linear", "dynamic")
 
     def differences(self, layers: Layers) -> Iterator[Difference]:

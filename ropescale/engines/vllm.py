@@ -62,6 +62,12 @@ class VLLMEngine(Engine):
     served: ClassVar = _SERVED
     run: ClassVar = _RUN
     in_card = True
+    head = """--speculative-config '{{"method": "{}", "model": "HEAD", "num_speculative_tokens": 3}}\'"""
+    mtp = """--speculative-config '{{"method": "mtp", "num_speculative_tokens": {}}}\'"""
+    # a dict of overrides stays with the target (config/speculative.py of 0.32.0 and 0.33.0)
+    beside = (
+        "; --hf-overrides does not reach the draft: past the length in its config.json, nothing is accepted; patch it"
+    )
     key: Literal["vllm", "sglang"] = "vllm"
     multiplied: tuple[str, ...] = ("linear",)
 

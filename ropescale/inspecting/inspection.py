@@ -304,6 +304,10 @@ def traps(configuration: Configuration, files: Files | None = None) -> list[str]
     found += [ONLY_V5_KEYS] if is_met(configuration) else []
     if any("attn_factor" in r.scaling and "attention_factor" not in r.scaling for r in configuration.ropes.values()):
         found.append("transformers ignores attn_factor; it reads attention_factor")
+    if draft := configuration.draft:
+        found.append(
+            f"{draft}: drafts must rotate like their target; MTP layers follow a patched folder, heads need --like"
+        )
     return list(dict.fromkeys([*found, *_limit_traps(configuration, files)]))
 
 

@@ -159,3 +159,13 @@ def test_what_export_says_was_served_was_served(tmp_path):
         served.setdefault(family, set()).add(kind(family, route))
     assert served == {family: set(kinds) for family, kinds in vllm.ENGINE.served.items()}
     assert export(original("gemma3_text", tmp_path), "vllm", "yarn:factor=4").how == "served"
+
+
+def test_the_draft_gets_no_overrides(python):
+    code = (
+        "from transformers import LlamaConfig\nfrom vllm.config.speculative import SpeculativeConfig\n"
+        "made = SpeculativeConfig.compose_draft_hf_overrides({'max_position_embeddings': 512})\n"
+        "print(made(LlamaConfig(architectures=['LlamaForCausalLM'])).max_position_embeddings)\n"
+    )
+    done = subprocess.run([str(python), "-c", code], capture_output=True, text=True, env=variables())
+    assert done.stdout.split()[-1] == "2048", done.stderr[-2000:]

@@ -1,0 +1,133 @@
+"""Draft heads and MTP layers: they are named, a head gets its target's table, and `export` says what keeps them."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import Any
+
+import pytest
+from configurations import DEEPSEEK, LLAMA, LLAMA31, write_checkpoint
+from rotary_modules import assert_same_tables, stock_tables
+
+import ropescale
+from ropescale.configs.configuration import Configuration
+from ropescale.engines import ENGINES
+from ropescale.exporting import export, exports
+
+EAGLE3 = LLAMA31 | {
+    "architectures": ["LlamaForCausalLMEagle3"],
+    "draft_vocab_size": 256,
+    "max_position_embeddings": 2048,
+}
+MTP = DEEPSEEK | {"num_nextn_predict_layers": 1}
+
+
+@pytest.mark.parametrize(
+    ("config", "named"),
+    [
+        (EAGLE3, "eagle3 head"),
+        (LLAMA | {"draft_vocab_size": 256}, "eagle3 head"),
+        (LLAMA | {"architectures": ["LlamaForCausalLMEagle"]}, "eagle head"),
+        (LLAMA | {"architectures": ["DFlashDraftModel"], "model_type": "qwen3"}, "dflash head"),
+        (LLAMA | {"architectures": ["DeepseekV3ForCausalLMNextN"]}, "mtp head"),
+        (MTP, "1 MTP layer(s)"),
+        (LLAMA | {"model_type": "minimax_m2", "num_mtp_modules": 3}, "3 MTP layer(s)"),
+        (
+            {"model_type": "qwen3_5", "text_config": {"model_type": "qwen3_5_text", "mtp_num_hidden_layers": 1}},
+            "1 MTP layer(s)",
+        ),
+        (LLAMA | {"num_nextn_predict_layers": 0}, ""),
+        (LLAMA | {"architectures": ["Eagle2_5_VLForConditionalGeneration"]}, ""),
+        (LLAMA | {"num_nextn_predict_layers": "1", "architectures": None}, ""),
+    ],
+)
+def test_inspect_names_what_drafts(config, named, tmp_path, ran):
+    err = ran("inspect", write_checkpoint(tmp_path, config)).err
+    assert (f"warning: {named}: drafts must rotate like their target" in err) is bool(named), err
+    assert "drafts" not in err or named
+
+
+def test_a_head_without_attention_needs_no_change(tmp_path, refused):
+    folder = write_checkpoint(tmp_path, {"model_type": "medusa", "hidden_size": 64})
+    for words in (["inspect", folder], ["patch", folder, "--schedule", "yarn:factor=2", "--dry-run"]):
+        assert "a medusa head does not rotate, and needs no change" in refused(*words)
+
+
+@pytest.mark.parametrize("spec", [None, "yarn:factor=4", "ntk:factor=4", "linear:factor=4"])
+def test_a_head_gets_the_table_and_the_window_of_its_target(spec, tmp_path, ran):
+    """Llama 3.1's head, published with 2,048 positions, and heads of a Llama that is extended by each schedule."""
+    target = write_checkpoint(tmp_path / "target", LLAMA31 if spec is None else LLAMA)
+    made = EAGLE3 if spec is None else LLAMA | {"architectures": ["LlamaForCausalLMEagle3"], "rope_scaling": None}
+    source = write_checkpoint(tmp_path / "head", made, files={"model.safetensors": b"weights"})
+    if spec is not None:
+        ropescale.patch_checkpoint(target, tmp_path / "patched", spec)
+        target = tmp_path / "patched"
+    out, err = ran("patch", source, "-o", tmp_path / "out", "--like", target)
+    assert "config.json (patched)" in out and "of its target" not in err and "vLLM" not in err
+    head, wanted = (json.loads((each / "config.json").read_text()) for each in (tmp_path / "out", target))
+    assert_same_tables(ropescale.frequencies(tmp_path / "out", "as-is"), stock_tables(wanted))
+    assert_same_tables(ropescale.frequencies(target, "as-is"), stock_tables(head))
+    assert head["max_position_embeddings"] == wanted["max_position_embeddings"]
+    assert {key: value for key, value in made.items() if not key.startswith(("rope", "max"))}.items() <= head.items()
+    assert (tmp_path / "out" / "model.safetensors").read_bytes() == b"weights"
+    again = ropescale.patch_checkpoint(tmp_path / "out", None, like=target, dry_run=True)
+    assert again.config_diff == ""
+    assert Configuration.read(head).meant_length == Configuration.read(wanted).meant_length
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "name a schedule, or the target of a draft head (--schedule, --like)"),
+        (["--schedule", "yarn:factor=2", "--like", "TARGET"], "name a schedule, or the target of a draft head"),
+        (
+            ["--like", "TARGET"],
+            "differ in theta or in the number of rotating coordinates, so the head was trained with",
+        ),
+        (["--like", "HEAD", "--factor", "2"], "factor has no effect: as-is keeps the frequencies; leave it out"),
+        (["--like", "nowhere"], "nowhere"),
+    ],
+)
+def test_what_is_no_way_to_patch_a_head_is_refused(words, message, tmp_path, refused):
+    places = {
+        "HEAD": write_checkpoint(tmp_path / "head", EAGLE3),
+        "TARGET": write_checkpoint(tmp_path / "other", LLAMA),
+    }
+    words = [places.get(word, word) for word in words]
+    assert message in refused("patch", places["HEAD"], "-o", tmp_path / "out", *words)
+    assert not (tmp_path / "out").exists()
+
+
+def noted(config: dict[str, Any], engine: str, path: Any, *spec: str) -> str:
+    """What `export` notes on drafts."""
+    [note] = [text for text in export(write_checkpoint(path, config), engine, *spec).notes if "MTP" in text]
+    return note
+
+
+def test_export_says_which_way_keeps_a_models_mtp_layers_in_step(tmp_path):
+    schedule = "yarn:factor=4"
+    note = noted(MTP, "vllm", tmp_path / "model", schedule)
+    assert "--hf-overrides does not reach the draft" in note and note.endswith("patch it")
+    assert "--json-model-override-args reaches the draft as well" in noted(MTP, "sglang", tmp_path / "model", schedule)
+    ropescale.patch_checkpoint(tmp_path / "model", tmp_path / "patched", schedule)
+    own = json.loads((tmp_path / "patched" / "config.json").read_text())
+    note = noted(own, "vllm", tmp_path / "again")
+    told = shlex.split(note.partition(": ")[2])
+    assert told[0] == "--speculative-config" and "overrides" not in note
+    assert json.loads(told[1]) == {"method": "mtp", "num_speculative_tokens": 1}
+    assert noted(own, "sglang", tmp_path / "again").endswith(": --speculative-algorithm NEXTN")
+
+
+def test_of_a_head_nothing_is_claimed_and_no_engine_is_advised(tmp_path, ran):
+    folder = write_checkpoint(tmp_path, EAGLE3)
+    for done in exports(folder):
+        assert (done.how, done.commands, done.is_same, done.advice) == ("not known", [], False, ()), done.engine
+    for engine in ENGINES:
+        out, err = ran("export", folder, "--for", engine, code=1)
+        assert "honoured" not in out and "draft heads, which run only beside their target" in err
+        assert "lacks" not in err and "serve it with" not in err
+    _, err = ran("export", folder, code=1)
+    flags = '--speculative-config \'{"method": "eagle3", "model": "HEAD", "num_speculative_tokens": 3}\''
+    assert f"note: vLLM, eagle3 head: {flags}\n" in err
+    assert "note: SGLang, eagle3 head: --speculative-algorithm eagle3 --speculative-draft-model-path HEAD\n" in err
