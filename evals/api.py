@@ -32,7 +32,6 @@ from .recommending.options import TOLERANCE, RecommendOptions
 from .results.folder import writable_folder
 from .running.corpus import Corpus
 from .running.options import PerplexityOptions, refuse_impossible
-from .scoring.batches import LOGITS_BYTES
 from .searching.options import SearchOptions, lengths_to, plan_of_start, schedule_file
 from .store import refuse_if_busy
 
@@ -87,7 +86,7 @@ def perplexity(
     key_spans: str | Path | KeySpans | None = None,
     metric_options: Mapping[str, object] | None = None,
     batch_tokens: int | None = None,
-    logits_bytes: int = LOGITS_BYTES,
+    logits_bytes: int | None = None,
     seed: int = 0,
     source: str | None = None,
     path: str | os.PathLike[str] | None = None,
@@ -137,7 +136,7 @@ def perplexity(
         metric_options: the options of further metrics, by name.
         batch_tokens: the maximum number of positions fed together; at least one window is fed. None estimates the
             number that fits into memory.
-        logits_bytes: the memory for one block of fp32 logits, in bytes.
+        logits_bytes: the memory for one block of fp32 logits, in bytes; None for that of the device.
         seed: stored with the results; nothing is random, so no result depends on it.
         source: the name of the documents in the results; None for their own.
         path: the folder of a loaded model, whose files are hashed instead of the live parameters; or the checkpoint
@@ -298,7 +297,7 @@ def retrieval(
         given.warn(notes)
         from .retrieving.retrieval_run import RetrievalRun
 
-        backend = given.backend(here, LOGITS_BYTES)
+        backend = given.backend(here)
         return RetrievalRun(backend, prompt_set, planned, replace(options, progress=notes))
 
     with _processes(given) as group:
@@ -329,7 +328,7 @@ def recommend(
     truncation: bool | None = None,
     truncation_stride: int | None = None,
     batch_tokens: int | None = None,
-    logits_bytes: int = LOGITS_BYTES,
+    logits_bytes: int | None = None,
     source: str | None = None,
     path: str | os.PathLike[str] | None = None,
     out: str | Path | None = None,
@@ -415,7 +414,7 @@ def search(
     on_top: bool = False,
     bos: str | int = "auto",
     max_docs: int | None = None,
-    logits_bytes: int = LOGITS_BYTES,
+    logits_bytes: int | None = None,
     source: str | None = None,
     path: str | os.PathLike[str] | None = None,
     out: str | Path | None = None,
@@ -544,7 +543,7 @@ def keys(
             raise DataError("key tokens are found in texts; give tokenizer= to encode them", "tokenizer")
         given.warn(notes)
         run = KeysRun(
-            given.backend(here, LOGITS_BYTES),
+            given.backend(here),
             given.tokenizer,
             held,
             window=window,

@@ -17,7 +17,7 @@ from ...schedules.specs import is_same, parse, repeated, spelled_out
 from ..facts import ModelFacts
 from ..progress import Notes
 from ..scoring import memory
-from ..scoring.batches import LOGITS_BYTES, Batch
+from ..scoring.batches import Batch
 from ..scoring.executor import Executor
 from ..scoring.scorer import Scorer
 from ..store import Facts
@@ -40,7 +40,7 @@ class LoadedModel(Backend):
 
     Args:
         path: the checkpoint's folder, whose files are hashed; None hashes the live parameters.
-        logits_bytes: the memory for one block of fp32 logits, in bytes.
+        logits_bytes: the memory for one block of fp32 logits, in bytes; None for that of the device.
         scorer: scores the windows, where the usual scorer cannot.
         as_is: what ``as-is`` measures, for a model in training; None for the model without its patches.
     """
@@ -51,7 +51,7 @@ class LoadedModel(Backend):
         self,
         model: PreTrainedModel,
         path: str | os.PathLike[str] | None = None,
-        logits_bytes: int = LOGITS_BYTES,
+        logits_bytes: int | None = None,
         scorer: Scorer | None = None,
         as_is: Variant | None = None,
     ) -> None:

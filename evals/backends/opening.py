@@ -57,11 +57,11 @@ class OpenedModel(ABC):
         """The tokenizer; None if there is none."""
 
     @abstractmethod
-    def backend(self, here: World, logits_bytes: int) -> Backend:
+    def backend(self, here: World, logits_bytes: int | None = None) -> Backend:
         """Loads the model on this process's device.
 
         Args:
-            logits_bytes: the memory for one block of fp32 logits, in bytes.
+            logits_bytes: the memory for one block of fp32 logits, in bytes; None for that of the device.
         """
 
     def refuse_unused(self, chats: int) -> None:
@@ -97,7 +97,7 @@ class InMemory(OpenedModel):
     def tokenizer(self) -> PreTrainedTokenizerBase | None:
         return self._tokenizer
 
-    def backend(self, here: World, logits_bytes: int) -> Backend:
+    def backend(self, here: World, logits_bytes: int | None = None) -> Backend:
         from .loaded import LoadedModel
 
         return LoadedModel(self._model, self.path, logits_bytes)
@@ -121,7 +121,7 @@ class OnDisk(OpenedModel):
             self._tokenizer = self._checkpoint.tokenizer()
         return self._tokenizer
 
-    def backend(self, here: World, logits_bytes: int) -> Backend:
+    def backend(self, here: World, logits_bytes: int | None = None) -> Backend:
         from .loaded import LoadedModel
 
         return LoadedModel(self._checkpoint.model(here), self._checkpoint, logits_bytes)
@@ -166,7 +166,7 @@ class OnServers(OpenedModel):
             self._tokenizer = self.path.tokenizer()
         return self._tokenizer
 
-    def backend(self, here: World, logits_bytes: int) -> Backend:
+    def backend(self, here: World, logits_bytes: int | None = None) -> Backend:
         from .served import ServedModel
 
         return ServedModel(self._servers, self.path, self.tokenizer)

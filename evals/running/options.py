@@ -14,7 +14,6 @@ from ..data.cutting import BUDGET
 from ..data.windows import check_windows
 from ..metrics import OPTIONS
 from ..progress import Notes
-from ..scoring.batches import LOGITS_BYTES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +55,7 @@ class PerplexityOptions(RunOptions):
             :data:`ropescale.evals.data.cutting.BUDGET`, or no limit if ``windows`` is given.
         batch_tokens: the maximum number of positions fed together; at least one window is fed. None estimates the
             number that fits into memory.
-        logits_bytes: the memory for one block of fp32 logits, in bytes.
+        logits_bytes: the memory for one block of fp32 logits, in bytes; None for that of the device.
         short_context: compare each schedule's predictions with the baseline's at the largest length up to the trained
             one. This runs every schedule and the baseline once more at that length.
         truncation: also measure the model given only the last tokens of the context. None does so if it costs at most
@@ -77,7 +76,7 @@ class PerplexityOptions(RunOptions):
     windows: int | str | None = None
     budget_tokens: int | None = None
     batch_tokens: int | None = None
-    logits_bytes: int = LOGITS_BYTES
+    logits_bytes: int | None = None
     short_context: bool = True
     truncation: bool | None = None
     truncation_stride: int | None = None

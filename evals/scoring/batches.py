@@ -36,10 +36,6 @@ and "same" of these tokens instead (:meth:`ropescale.evals.scoring.executor.Exec
 Form = Mapping[str, tuple[type[np.generic], tuple[int, ...]]]
 """The dtype and the shape of each array of a batch."""
 
-LOGITS_BYTES = 64 * 2**20
-"""The default memory for one block of fp32 logits, in bytes. The peak is about three times as high: the logits in fp32
-and in the model's own dtype, and their exponentials."""
-
 
 @dataclass(frozen=True, slots=True)
 class Feed:

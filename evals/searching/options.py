@@ -14,7 +14,6 @@ from ...planning.plan import Plan, make_plan, refuse_unused
 from ...request import Request, RequestOptions
 from ...schedules.base import suggest
 from ..running.options import RunOptions
-from ..scoring.batches import LOGITS_BYTES
 
 WINDOWS = 240
 """The default budget, in windows of the target length."""
@@ -31,7 +30,7 @@ class SearchOptions(RunOptions):
         seed: determines the held-out documents and the order of the windows.
         engine: search only schedules that this engine computes exactly; see ``ropescale export``.
         max_docs: read at most this many documents.
-        logits_bytes: the memory for one block of fp32 logits, in bytes.
+        logits_bytes: the memory for one block of fp32 logits, in bytes; None for that of the device.
         patching: keyword arguments of :func:`ropescale.patch`, such as ``layers``.
         source: the name of the documents in the results.
         path: the checkpoint's folder, to fingerprint its files instead of the live parameters.
@@ -43,7 +42,7 @@ class SearchOptions(RunOptions):
     seed: int = 0
     engine: str | None = None
     max_docs: int | None = None
-    logits_bytes: int = LOGITS_BYTES
+    logits_bytes: int | None = None
 
     def __post_init__(self) -> None:
         if self.budget_tokens is not None:

@@ -188,7 +188,7 @@ class SharedScorer(Scorer):
         model: the outermost module.
     """
 
-    def __init__(self, model: PreTrainedModel, logits_bytes: int) -> None:
+    def __init__(self, model: PreTrainedModel, logits_bytes: int | None) -> None:
         super().__init__(model, logits_bytes)
         self.model, self.split, self.retries = model, False, False
 

@@ -14,7 +14,6 @@ import transformers
 
 import ropescale.evals
 from ropescale.evals.backends import fingerprints
-from ropescale.evals.scoring.batches import LOGITS_BYTES
 from ropescale.evals.scoring.executor import Executor
 from ropescale.evals.scoring.scorer import Scorer
 from ropescale.evals.searching.learner import Learner
@@ -213,7 +212,7 @@ def _curve(bench: Bench, part: str, config: Any, length: int) -> None:
     with bench.timed() as timed:
         bare(model, many, max(1, (256 if bench.tiny else 32768) // short))
     bench.say_speed(part, f"bare {count}x{short}", model, short, count, timed)
-    for blocks in (LOGITS_BYTES, 2**30):
+    for blocks in (2**26, 2**30):
         with bench.timed() as timed:
             measured(model, many, [short], logits_bytes=blocks)
         bench.say_speed(part, f"{count}x{short}, blocks of {blocks >> 20} MiB", model, short, count, timed)
