@@ -12,6 +12,11 @@ from .options import print_json, sectioned_command, show
 def command(as_json: bool) -> None:
     """List the Hub datasets that `--data` takes by a short name, with their split and field.
 
+    \b
+    Examples:
+      ropescale datasets
+      ropescale eval ./llama --data pg19 --lengths 4k,16k --schedule yarn
+
     An existing path takes precedence over a name. Texts are streamed; the dataset's commit is recorded with the result.
     """
     from ..evals.data.named_datasets import DATASETS, MOST

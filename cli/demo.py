@@ -18,6 +18,11 @@ LENGTHS = (256, 512, 1024, 2048)
 def command(ctx: click.Context, out: str) -> None:
     """Patch the bundled model to eight times its context, verify it, and measure the effect.
 
+    \b
+    Examples:
+      ropescale demo
+      ropescale demo -o OUT
+
     The model was trained at 256 tokens on the Python standard library; it is measured on unseen library modules. Writes
     the patched checkpoint, the text, the results and plots into OUT. Takes half a minute on two cores (42 seconds
     of processor time).

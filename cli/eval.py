@@ -103,13 +103,18 @@ _SECTIONS: Sections = {
 def command(model: str | None, source: Sequence[str], lengths: list[int], dry_run: bool, **options: Any) -> None:
     """Measure perplexity against length, under each schedule, on the same tokens.
 
-    MODEL may be a PEFT adapter's folder, which is loaded on its base (extra adapters).
+    \b
+    Examples:
+      ropescale eval ./llama --data book.txt --lengths 2k,8k,32k --schedule yarn -o OUT
+      ropescale eval ./llama --data texts/ --lengths 4k,16k --schedule yarn --factor 2,4
 
     MODEL as it is (as-is) always runs, as the default baseline (--baseline). The options --factor (several with
     commas: 2,4,8) and --target-length set the factor of every schedule that takes one and does not set its own; by
     default, the factor is the largest length divided by the trained length. The option --set sets a field of every
     schedule that has it. With -o, every finished batch is stored in OUT/resume: the same command resumes after any
     interruption.
+
+    MODEL may be a PEFT adapter's folder, which is loaded on its base (extra adapters).
 
     Many processes share the work, each with a whole model on its device: `torchrun --nproc_per_node 8 -m ropescale eval
     ...`, or `accelerate launch -m ropescale eval ...`. The numbers do not depend on the number of processes. A model

@@ -46,6 +46,11 @@ _SECTIONS: Sections = {
 def command(model: str, engines: tuple[str, ...], command_only: bool, as_json: bool, **options: Any) -> None:
     """Show how to serve MODEL (a folder or a Hub id) in an engine, and the values that the engine computes.
 
+    \b
+    Examples:
+      ropescale export qwen3-128k
+      ropescale export Qwen/Qwen3-8B --for sglang --schedule yarn --target-length 128k
+
     Without --for, or with several, prints a line per engine: whether it loads the model and computes the same; else the
     largest relative difference of a frequency, and the factors on cos and sin and on the softmax scale, divided by the
     requested ones; the ground of the claim; the options that matter. Exits with 1 if one of the engines is not known to
@@ -61,15 +66,6 @@ def command(model: str, engines: tuple[str, ...], command_only: bool, as_json: b
 
     With one --for, exits with 1 if the engine cannot compute the schedule (the last line gives an alternative), or if
     that is not known (the command is printed all the same).
-
-    \b
-    Examples:
-      ropescale export qwen3-128k
-      ropescale export qwen3-128k --for vllm
-      ropescale export Qwen/Qwen3-8B --for sglang --schedule yarn --target-length 128k
-      ropescale export ./llama --for llama.cpp --schedule yarn:factor=8
-      ropescale export ./llama --for mlx-lm --schedule llama3:factor=8
-      ropescale export qwen3-128k --for vllm --command-only | sh
     """
     from ..errors import DataError, RunError
     from ..exporting import exports

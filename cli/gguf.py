@@ -27,15 +27,14 @@ _SECTIONS: Sections = {
 def command(source: str, out: str | None, schedule: str, as_json: bool, **options: Any) -> None:
     """Write a copy of a GGUF file that carries a schedule.
 
-    Stock llama.cpp, and programs built on it, need no further options. Metadata keys change, and architectures that
-    support one factor per pair may get a table of factors; all other data is copied byte for byte. A schedule that
-    llama.cpp cannot express for the architecture is refused.
-
     \b
     Examples:
       ropescale gguf llama.gguf -o llama-128k.gguf --schedule yarn --target-length 128k
-      ropescale gguf llama.gguf -o llama-x4.gguf --schedule my_schedule.py::Half --set factor=4
       ropescale gguf qwen2.gguf --schedule ntk --factor 4 --dry-run
+
+    Stock llama.cpp, and programs built on it, need no further options. Metadata keys change, and architectures that
+    support one factor per pair may get a table of factors; all other data is copied byte for byte. A schedule that
+    llama.cpp cannot express for the architecture is refused.
     """
     from tqdm import tqdm
 

@@ -24,6 +24,11 @@ _SECTIONS: Sections = {
 def command(model: str, schedules: tuple[str, ...], plot: str | None, as_json: bool, **options: Any) -> None:
     """Show the rotary geometry of MODEL (a folder or a Hub id; for an adapter, of its base) per layer type.
 
+    \b
+    Examples:
+      ropescale inspect ./llama
+      ropescale inspect ./llama --schedule yarn --schedule ntk --target-length 32k
+
     For every pair, the table has the wavelength in tokens, the turns inside the trained length (or the attention
     window), and with --schedule the slowdown; several schedules are shown side by side. No weights are read. The
     options of a schedule are those of `ropescale patch`; with several schedules, each takes the options that it has.

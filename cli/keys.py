@@ -44,6 +44,11 @@ _SECTIONS: Sections = {
 def command(model: str, source: str, out: str, as_json: bool, force: bool, **options: Any) -> None:
     """Find the tokens that need long context, for `ropescale eval --key-spans FILE`.
 
+    \b
+    Examples:
+      ropescale keys ./key-model --data texts/ -o keys.json
+      ropescale eval ./llama --data texts/ --lengths 16k --key-spans keys.json
+
     MODEL is the key model. It predicts every token from the full preceding text, and from a short window (LongPPL,
     arXiv:2410.23771). The perplexity of the tokens that need the full text shows differences between models that an
     average over all tokens hides. Measure every model with the same file.

@@ -231,6 +231,16 @@ _OPTIONS = [
 _SHARED = {str(each.name): each for each in _OPTIONS}
 """Options that several commands share, by the names of their parameters."""
 
+_RARE = frozenset(
+    "original_length freeze_at answer_field chat_template glob concat min_tokens streaming bos truncation_stride "
+    "repeat_distance seed trust_remote_code served_name timeout batch_tokens tp device_map split prompt_field "
+    "score short_context fresh revision overrides layers baseline tolerance memory_bytes".split()
+)
+"""Parameters that only ``--help-all`` lists, where a command has so many that they do not fit on two screens."""
+
+_TWO_SCREENS = 28
+"""The number of options from which on a command lists the rare ones apart."""
+
 REQUEST_OPTIONS = "factor target_length original_length overrides layers replace_scaling on_top freeze_at".split()
 """The fields of :class:`ropescale.request.Request`, except the schedule."""
 
@@ -364,14 +374,29 @@ class SectionedCommand(click.Command):
     """A command whose help lists options in sections, and that rejects repeated options unless they allow it."""
 
     sections: dict[str, list[Option]]
+    lists_rare_apart = False
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the description; without ``--help-all`` of a command with many options, its first two paragraphs and
+        the examples."""
+        whole = self.help
+        if self._is_short(ctx) and whole:
+            self.help = "\n\n".join(whole.split("\n\n")[:3])
+        super().format_help_text(ctx, formatter)
+        self.help = whole
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes the sections; options outside the sections come last."""
         titled = set(chain.from_iterable(self.sections.values()))
         others = [each for each in self.get_params(ctx) if isinstance(each, Option) and each not in titled]
         for title, options in [*self.sections.items(), ("Other options", others)]:
-            with formatter.section(title):
-                formatter.write_dl([record for each in options if (record := each.get_help_record(ctx))])
+            shown = [each for each in options if not (self._is_short(ctx) and each.name in _RARE)]
+            if shown:
+                with formatter.section(title):
+                    formatter.write_dl([record for each in shown if (record := each.get_help_record(ctx))])
+
+    def _is_short(self, ctx: click.Context) -> bool:
+        return self.lists_rare_apart and "help_all" not in ctx.meta
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parses the arguments; raises an error for a repeated option, whose first value would be replaced silently."""
@@ -388,6 +413,23 @@ class SectionedCommand(click.Command):
         return super().invoke(ctx)
 
 
+def _help_all(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value:
+        ctx.meta["help_all"] = True
+        click.echo(ctx.get_help())
+        ctx.exit()
+
+
+_HELP_ALL = Option(
+    ["--help-all"],
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_help_all,
+    help="Show all options and notes, and exit.",
+)
+
+
 def sectioned_command(
     name: str, sections: Sections, *arguments: click.Argument
 ) -> Callable[[Callable[..., None]], SectionedCommand]:
@@ -401,6 +443,9 @@ def sectioned_command(
                 named = [_SHARED[name] for name in entry.split()] if isinstance(entry, str) else [entry]
                 command.sections[title] += named
         command.params = [*arguments, *chain.from_iterable(command.sections.values())]
+        if len(command.params) > _TWO_SCREENS:
+            command.lists_rare_apart = True
+            command.params.append(_HELP_ALL)
         return command
 
     return make

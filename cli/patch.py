@@ -55,6 +55,11 @@ _SECTIONS: Sections = {
 def command(model: str, out: str | None, schedule: str | None, in_place: bool, as_json: bool, **options: Any) -> None:
     """Write a copy of MODEL (a folder or a Hub id) that carries a schedule.
 
+    \b
+    Examples:
+      ropescale patch Qwen/Qwen3-8B -o qwen3-128k --schedule yarn --target-length 128k
+      ropescale patch ./llama -o ./llama-x2 --schedule my_schedule.py::Half --set factor=2
+
     The configuration changes; the weights are linked and never read. The copy loads in stock engines without ropescale;
     a warning reports engines that would compute something else.
 
@@ -62,14 +67,6 @@ def command(model: str, out: str | None, schedule: str | None, in_place: bool, a
     missing parts: the keys of transformers 4, and the tokenizer's new limit.
 
     With --like, a draft head (EAGLE, DFlash, ...) gets the table and the window of its target; patch the target first.
-
-    \b
-    Examples:
-      ropescale patch Qwen/Qwen3-8B -o qwen3-128k --schedule yarn --target-length 128k
-      ropescale patch ./llama -o ./llama-x4 --schedule yarn:factor=4,beta_fast=16
-      ropescale patch ./llama -o ./llama-x2 --schedule my_schedule.py::Half --set factor=2
-      ropescale patch ./llama --schedule ntk --factor 8 --dry-run
-      ropescale patch ./eagle3-head -o ./head-x4 --like ./llama-x4
     """
     from ..checkpoints.patching import patch_checkpoint
 

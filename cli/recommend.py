@@ -64,6 +64,11 @@ _SECTIONS: Sections = {
 def command(model: str | None, source: Sequence[str], target_length: int, **options: Any) -> None:
     """Recommend a schedule for MODEL at a target length on a text, and print the patch command.
 
+    \b
+    Examples:
+      ropescale recommend ./llama --data texts/ --target-length 32k -o OUT
+      ropescale recommend ./llama --data texts/ --target-length 32k --for vllm
+
     The candidates are MODEL as it is and every fixed schedule that the model and the target allow, over factors
     and important fields. One half of the text is for a race: all candidates run on a small part, and the better ones on
     more. The other half decides among the finalists: the result is the simplest finalist that is as good as every

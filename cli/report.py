@@ -27,6 +27,11 @@ _REQUIRE = option(
 def command(runs: tuple[str, ...], out: str, title: str | None, require: tuple[str, ...]) -> None:
     """Print what RUNs found, and write one interactive page that compares them.
 
+    \b
+    Examples:
+      ropescale report OUT
+      ropescale report BEFORE AFTER -o report.html
+
     RUNs are folders written by `eval -o`, `retrieval -o`, `recommend -o` or `search -o`. Runs that scored the same
     tokens are compared token by token, for example a model before and after fine-tuning. The page is self-contained
     and needs no network. Requires the extra `report`.

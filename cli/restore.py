@@ -12,11 +12,12 @@ from .options import Place, print_result, sectioned_command
 def command(folder: str, as_json: bool) -> None:
     """Restore the checkpoint DIR to its state before `ropescale patch --in-place`, byte for byte.
 
-    Also works after an interrupted patch or restore.
-
     \b
-    Example:
+    Examples:
       ropescale restore ./llama
+      ropescale restore ./llama --json
+
+    Also works after an interrupted patch or restore.
     """
     from ..checkpoints.patching import restore
 

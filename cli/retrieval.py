@@ -61,6 +61,11 @@ _SECTIONS: Sections = {
 def command(model: str | None, lengths: list[int], **options: Any) -> None:
     """Measure whether a model retrieves a number hidden in a long text, by length, depth and schedule.
 
+    \b
+    Examples:
+      ropescale retrieval ./llama --lengths 4k,16k --schedule yarn -o OUT
+      ropescale retrieval ./llama --lengths 16k --prompts ruler/ --schedule yarn
+
     One forward pass scores the teacher-forced answer. The answer is correct if every token is ranked first, so that
     greedy decoding would write it; this works on base models. The answer's NLL shows differences even if no schedule
     retrieves the number, but other improvements also lower it. A uniform

@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 def command(name: str | None, as_json: bool) -> None:
     """List the schedules with their effect and required fields. With NAME, explain that schedule, its fields and paper.
 
+    \b
+    Examples:
+      ropescale schedules
+      ropescale schedules yarn
+
     NAME may be your own schedule: path/to/file.py::Class, or package.module::Class.
     """
     from ..schedules import lookup, names, specs

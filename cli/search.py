@@ -47,6 +47,11 @@ _SECTIONS: Sections = {
 def command(model: str, source: Sequence[str], **options: Any) -> None:
     """Learn the schedule with which MODEL predicts a text best at a length, with frozen weights.
 
+    \b
+    Examples:
+      ropescale search ./llama --data texts/ --target-length 32k -o factors.json
+      ropescale patch ./llama -o ./llama-32k --schedule factors.json
+
     The search starts at YaRN's default, and varies the ramp's start and end, the factor and the attention scale. The
     result is the schedule with the lowest loss on a held-out part of the text. Every command with --schedule takes the
     file that -o writes.

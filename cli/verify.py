@@ -44,6 +44,11 @@ _SECTIONS: Sections = {
 def command(model: str, generate: bool, lengths: tuple[int, ...], as_json: bool, **options: Any) -> None:
     """Verify that every layer of MODEL (a folder or a Hub id) uses the intended table.
 
+    \b
+    Examples:
+      ropescale verify qwen3-128k --generate
+      ropescale verify qwen3-128k --server http://localhost:8000
+
     For an adapter (PEFT), the command compares its base with the schedule that the adapter was trained with.
 
     Builds the model's rotary modules as stock transformers would, without reading weights, and compares their
@@ -64,14 +69,6 @@ def command(model: str, generate: bool, lengths: tuple[int, ...], as_json: bool,
     With --server URL, it compares the server's log-probabilities of a text beyond the trained length (--length N) with
     stock transformers on MODEL, with and without its schedule. --dtype float32 declares a float32 server; by default
     half-precision rounding is tolerated, unless only one of the two models agrees up to float32 rounding.
-
-    \b
-    Examples:
-      ropescale verify qwen3-128k
-      ropescale verify tuned --schedule yarn:factor=4 --like Qwen/Qwen3-8B
-      ropescale verify qwen3-128k --generate
-      ropescale verify ./llama-x4 --generate --length 4k --length 16k --dtype bfloat16
-      ropescale verify qwen3-128k --server http://localhost:8000
     """
     from ..errors import DataError, VerificationError
 

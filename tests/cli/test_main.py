@@ -30,16 +30,20 @@ def failing(monkeypatch):
 
 @pytest.mark.parametrize("name", shell.COMMANDS)
 def test_every_listed_command_explains_itself_and_each_option_once_in_sections(name, ran):
-    page = ran(name, "-h").out
-    assert page.startswith(f"Usage: ropescale {name}") and page == ran(name, "--help").out
+    short = ran(name, "-h").out
+    assert short.startswith(f"Usage: ropescale {name}") and short == ran(name, "--help").out
+    assert re.search(r"\n\n  Examples:\n    ropescale .*\n    ropescale .*\n", short) and len(short.splitlines()) < 80
+    page = ran(name, "--help-all").out if "--help-all" in short else short
+    assert set(short.split()) - {"\u2026"} <= set(page.split())
     listed = re.findall(r"^  (?:-\w, )?(--[\w-]+)(?= )", page, re.MULTILINE)
     parameters = import_module(f"ropescale.cli.{name}").command.params
     longest = [max(each.opts, key=len) for each in parameters if isinstance(each, click.Option)]
     assert sorted(listed) == sorted(["--help", *longest])
+    assert (len(listed) > 28) == (page != short)
     titles = re.findall(r"^(\S.*):$", page, re.MULTILINE)
     assert len(titles) > 1 and titles[-1] == "Other options"
     last = page.split("Other options:")[1]
-    assert set(re.findall(r"(?<=  )(?:-\w, )?--([\w-]+)", last)) == {"help"}
+    assert set(re.findall(r"(?<=  )(?:-\w, )?--([\w-]+)", last)) <= {"help", "help-all"}
 
 
 @pytest.mark.parametrize(
