@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .api import retrieval as retrieval
     from .api import search as search
     from .backends.checkpoint import Checkpoint as Checkpoint
+    from .backends.remapped import remapped as remapped
     from .backends.server import Server as Server
     from .data.documents import Document as Document
     from .data.documents import tokenize as tokenize
@@ -35,6 +36,7 @@ _HOMES = {
     "TextSource": "data.sources",
     "Text": "data.texts",
     "Checkpoint": "backends.checkpoint",
+    "remapped": "backends.remapped",
     "tokenize": "data.documents",
     "retrieval": "api",
     "Retrieval": "retrieving.results",

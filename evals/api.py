@@ -82,6 +82,7 @@ def perplexity(
     short_context: bool = True,
     truncation: bool | None = None,
     truncation_stride: int | None = None,
+    remapped: bool = False,
     repeat_distance: int | None = None,
     key_spans: str | Path | KeySpans | None = None,
     metric_options: Mapping[str, object] | None = None,
@@ -131,6 +132,8 @@ def perplexity(
         truncation: also measure the model given only the last tokens of the context. None does so if it costs at most
             as much as everything else.
         truncation_stride: the number of tokens that each window of truncation scores; implies ``truncation``.
+        remapped: also measure :func:`remapped` positions, with and without their scale: a reference that no sentence
+            recommends.
         repeat_distance: the least distance of a far repeat, in tokens; None for the trained length.
         key_spans: a file of :func:`keys`, or its content, for the perplexity of those tokens.
         metric_options: the options of further metrics, by name.
@@ -159,8 +162,10 @@ def perplexity(
         stride=_stride(stride, documents, lengths),
         of_metrics={"repeat_distance": repeat_distance, "key_spans": key_spans, **(metric_options or {})},
     )
-    asked = requested(schedules, baseline, factor, options_in(stated))
+    asked = replace(requested(schedules, baseline, factor, options_in(stated)), remapped=remapped)
     given = opened(model, tokenizer, path)
+    if remapped and given.served:
+        raise DataError("remapped positions need a loaded model, not a server", "remapped")
     with _processes(given) as group:
         prepare = partial(_perplexity_run, given, documents, lengths, asked, bos, options)
         return _carried_out(prepare, group, out, writable_folder, fresh, force, documents, progress)

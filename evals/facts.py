@@ -15,6 +15,9 @@ AS_IS = "as-is"
 TRUNCATION = "truncation"
 """The label of truncation: the model without ropescale's scaling on only the last tokens, up to its trained length."""
 
+REFERENCE = "remapped positions (reference, not exportable)"
+"""The start of the labels of remapped positions, which no sentence recommends."""
+
 
 class ModelFacts(TypedDict):
     """The "model" part of results.json."""

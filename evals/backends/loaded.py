@@ -24,6 +24,7 @@ from ..store import Facts
 from . import fingerprints
 from .answering import AnswerScorer
 from .base import Backend
+from .remapped import Remapped, is_remapped
 from .schedules import Schedules
 from .tables import HeldTables
 from .variants import Variant, as_trained, of_own_patch, trained_length
@@ -89,7 +90,13 @@ class LoadedModel(Backend):
         for repeat in repeated([variant.asked for variant in given]):
             notes.tell(f"note: {repeat}; it is measured once")
         labels = (each.label for each in found.values() if is_same(base.asked, each.asked))
-        return list(found.values()), next(labels, base.label)
+        label = next(labels, base.label)
+        if is_remapped(self.model):
+            raise DataError(
+                "the positions of this model are remapped; leave that block, and give remapped=True", "remapped"
+            )
+        references = [Remapped(self.model, scale, is_unpatched=True) for scale in (True, False)]
+        return [*found.values(), *(references if schedules.remapped else [])], label
 
     def _variant(self, schedule: object, schedules: Schedules) -> Variant:
         """Returns the model under a schedule, whose plan is made once: before the model was loaded, or here."""

@@ -28,6 +28,7 @@ class Schedules:
         patching: keyword arguments of :func:`ropescale.patch`.
         plans: the plans that were made before the model was loaded, by the schedule's label.
         measures_own: whether the patch of a patched model is measured, too.
+        remapped: whether remapped positions are measured, too, with and without their scale.
     """
 
     given: Iterable[object] = ()
@@ -35,6 +36,7 @@ class Schedules:
     patching: RequestOptions = field(default_factory=RequestOptions)
     plans: Mapping[str, Plan] = field(default_factory=dict)
     measures_own: bool = False
+    remapped: bool = False
 
 
 def requested(

@@ -26,7 +26,7 @@ def answer(stored: Stored) -> list[str]:
     if guessed := worse_than_a_guess(stored):
         return [guessed]
     rows = [row for row in perplexity.METRIC.rows(stored) if row.length == stored.lengths[-1]]
-    ppl = {row.schedule: row.ppl for row in rows}
+    ppl = {row.schedule: row.ppl for row in rows if row.schedule in stored.ranked}
     few = too_few(max(row.documents for row in rows))
     sentences = [_recommended(stored, ppl, few), _gain_and_cost(stored, ppl, few), _past_truncation(stored, ppl, few)]
     text = "\n".join(f"{sentence}." for sentence in sentences if sentence)
@@ -43,8 +43,8 @@ def _recommended(stored: Stored, ppl: dict[str, float], few: str) -> str:
     if longest in stored.truncated_losses:
         ppl[TRUNCATION] = exp(stored.truncated_losses[longest])
     first, *others = sorted(ppl, key=ppl.__getitem__)
-    not_apart = [label for label in stored.schedules if label not in (of_schedules, *_above(stored, of_schedules))]
-    past = {row.schedule: row.change.sign for row in METRIC.rows(stored) if row.tokens == PAST}
+    not_apart = [label for label in stored.ranked if label not in (of_schedules, *_above(stored, of_schedules))]
+    past = {row.schedule: row.change.sign for row in METRIC.rows(stored) if row.tokens == PAST and row.schedule in ppl}
     if first == TRUNCATION:
         rivals = [label for label, sign in past.items() if sign != 1]
     else:
@@ -57,7 +57,7 @@ def _recommended(stored: Stored, ppl: dict[str, float], few: str) -> str:
     if first != TRUNCATION:
         names |= {AS_IS: f"{AS_IS}, {as_is}", TRUNCATION: f"{TRUNCATION} to the last {last}"}
     remarks = {}
-    if first == TRUNCATION and len(stored.schedules) > 1 and not (few or rivals):
+    if first == TRUNCATION and len(stored.ranked) > 1 and not (few or rivals):
         apart = "below every schedule" if of_schedules == AS_IS else "the best schedule"
         remarks = {of_schedules: f", {_undecided(stored, not_apart, ppl) or apart}"}
     shown = [label for label in others if label in (stored.baseline, _changed(stored, ppl), TRUNCATION)]
@@ -86,12 +86,12 @@ def _undecided(stored: Stored, rivals: list[str], ppl: dict[str, float]) -> str:
 
 def _changed(stored: Stored, ppl: dict[str, float]) -> str | None:
     """Returns the schedule with the lowest perplexity except the baseline; None if there is no such schedule."""
-    return min((label for label in stored.schedules if label != stored.baseline), key=ppl.__getitem__, default=None)
+    return min((label for label in stored.ranked if label != stored.baseline), key=ppl.__getitem__, default=None)
 
 
 def _above(stored: Stored, schedule: str) -> list[str]:
     """Returns the schedules whose loss at the longest length is shown to be above that of ``schedule``."""
-    changes = {label: change_of(stored, label, schedule, stored.lengths[-1]) for label in stored.schedules}
+    changes = {label: change_of(stored, label, schedule, stored.lengths[-1]) for label in stored.ranked}
     return [label for label, change in changes.items() if change and change.sign == 1]
 
 

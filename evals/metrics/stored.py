@@ -19,7 +19,7 @@ from ...output.formatting import escaped, visible
 from ...schedules.base import suggest
 from ..data.documents import Document
 from ..data.windows import prefix, windows_by_document
-from ..facts import AS_IS, TRUNCATION, DataFacts, Divergence, ModelFacts, Pass, Tables, Truncation
+from ..facts import AS_IS, REFERENCE, TRUNCATION, DataFacts, Divergence, ModelFacts, Pass, Tables, Truncation
 from ..statistics import intervals
 from ..statistics.intervals import LEVEL, Average, Estimate
 
@@ -152,6 +152,11 @@ class Stored(Measured):
     def schedules(self) -> list[str]:
         """The labels of the schedules, in the order in which they ran."""
         return list(dict.fromkeys(run.schedule for run in self.passes))
+
+    @property
+    def ranked(self) -> list[str]:
+        """The labels of what sentences may recommend: every schedule, but no reference."""
+        return [label for label in self.schedules if not label.startswith(REFERENCE)]
 
     @property
     def lengths(self) -> list[int]:

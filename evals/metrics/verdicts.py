@@ -73,7 +73,7 @@ class Verdicts(Metric[Stored, VerdictRow]):
             return []
         few = too_few(max(row.documents for row in rows))
         level = f"no interval: {few}" if few else together(rows[0].comparisons)
-        best = min(stored.schedules, key=lambda label: stored.totals(label, stored.lengths[-1]).mean)
+        best = min(stored.ranked, key=lambda label: stored.totals(label, stored.lengths[-1]).mean)
         main = {best, stored.baseline, TRUNCATION}
         shown = [row for row in rows if main & {row.schedule, row.against}]
         lines = [

@@ -30,6 +30,7 @@ ITEMS = {
     "commands": 0.1,
     "weights": 0.02,
     "memory": 0.02,
+    "remapped": 0.02,
     "servers": 0.06,
 }
 """The items, and their shares of the time."""
