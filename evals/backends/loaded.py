@@ -93,7 +93,7 @@ class LoadedModel(Backend):
         label = next(labels, base.label)
         if is_remapped(self.model):
             raise DataError(
-                "the positions of this model are remapped; leave that block, and give remapped=True", "remapped"
+                "the positions of this model are remapped; leave the block, or give remapped=True", "remapped"
             )
         references = [Remapped(self.model, scale, is_unpatched=True) for scale in (True, False)]
         return [*found.values(), *(references if schedules.remapped else [])], label

@@ -25,7 +25,6 @@ from ...models.patching import Patch
 from ...models.rotary_modules import evaluating, layer_keys, live_table, rotary_modules, text_config, unwrapped
 from ...output.formatting import first_line
 from ..facts import REFERENCE
-from ..scoring.memory import device_of
 from .variants import Variant, trained_length
 
 if TYPE_CHECKING:
@@ -105,7 +104,7 @@ class Remapped(Variant):
 
     def _check(self) -> None:
         """Refuses models that do not turn every key whole, as a probe at two places shows."""
-        ids, probes = torch.arange(_PROBE, device=device_of(self.model)), []
+        ids, probes = torch.arange(_PROBE, device=next(self.model.parameters()).device), []
         for start in (0, _SHIFT):
             self._probed = {}
             with torch.no_grad(), evaluating(self.model):
