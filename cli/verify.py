@@ -76,6 +76,7 @@ def command(model: str, generate: bool, lengths: tuple[int, ...], as_json: bool,
     if urls:
         from ..evals.backends.server import Server
         from ..evals.backends.server_verifying import verify_served
+        from ..evals.progress import Notes
 
         refuse_given("does not apply to a server; leave it out", "server", "schedule", "like")
         del options["schedule"], options["like"]
@@ -84,6 +85,7 @@ def command(model: str, generate: bool, lengths: tuple[int, ...], as_json: bool,
                 "verify one server at a time, at one length, without generate", "server", "lengths", "generate"
             )
         server = Server(urls[0], name=names[0] if names else None, timeout=timeout)
+        server.client.notes = Notes(shown=True)
         report = verify_served(model, server, length=lengths[0] if lengths else None, **options)
         page = _served_page(report)
     else:
@@ -110,12 +112,12 @@ def _served_page(report: ServedVerification) -> str:
         weaker = "This does not prove that the schedule is live; without one, the loss would rise steeply there."
         return f"{levels} ({where}). {weaker}"
     rows = [
-        ["stock transformers on the folder", f"{report.stock:.2g}"],
-        ["the folder without its schedule", f"{report.unscaled:.2g}"],
+        ["stock transformers on the folder", f"{report.stock:.2g}", f"{report.tolerance:.2g}"],
+        ["the folder without its schedule", f"{report.unscaled:.2g}", f"{report.unscaled_tolerance:.2g}"],
     ]
-    allowed = f"the tolerance for rounding is {report.tolerance:g} ({report.dtype}); {levels}"
-    table = markdown(["the server against", "mean difference in nats"], rows, right=(1,))
-    return "\n\n".join([f"{report.verdict} ({report.url})", table, f"Over {where}; {allowed}."])
+    table = markdown(["the server against", "mean difference in nats", "rounding explains"], rows, right=(1, 2))
+    weights = "" if report.bits is None else f", weights of {report.bits:.1f} bits"
+    return "\n\n".join([f"{report.verdict} ({report.url})", table, f"Over {where} ({report.dtype}{weights}); {levels}."])
 
 
 def _page(report: Verification) -> str:

@@ -84,12 +84,14 @@ class Call:
         body: the JSON to POST; None for GET.
         most: the size limit of the response, in bytes.
         is_optional: whether the path may be missing on the server; the response is then an empty JSON object.
+        advice: if not empty, a response 500 is final, and this says what to do.
     """
 
     path: str
     body: Mapping[str, object] | None = None
     most: int = SMALL
     is_optional: bool = False
+    advice: str = ""
 
 
 @cache
@@ -148,15 +150,15 @@ class Client:
         self.headers |= {"Authorization": f"Bearer {self._key}"} if self._key else {}
         self._has_answered = False
 
-    def ask(self, path: str, model: type[M], body: Mapping[str, object] | None = None) -> M:
-        """Sends a request and returns the parsed response, or the model's defaults if the server lacks the path.
+    def ask(self, call: Call, model: type[M]) -> M:
+        """Sends a request and returns the parsed response.
 
         Raises:
             ServerError: the server cannot be reached, rejects the request, or sends an invalid response.
         """
         with self.connected() as start:
-            [content] = start([lambda send: send(Call(path, body, is_optional=True))]).result()
-        return parsed(model, content, self.url + path)
+            [content] = start([lambda send: send(call)]).result()
+        return parsed(model, content, self.url + call.path)
 
     @contextmanager
     def connected(self, concurrency: int = 1) -> Iterator[Start]:
@@ -221,8 +223,9 @@ class Client:
                 return content
             if status == 404 and call.is_optional:
                 return b"{}"
-            if status not in _TRANSIENT:
-                raise ServerError(self._refusal(status, content))
+            if status not in _TRANSIENT or (status == 500 and call.advice):
+                advice = f"; {call.advice}" if status == 500 else ""
+                raise ServerError(self._refusal(status, content) + advice)
             problems.append(f"the server responds with {status}{self._reason(content)}")
             pause = max(pause, min(_asked_pause(response), LONGEST_PAUSE))
         times = f"{len(problems)} times, the last time " if len(problems) > 1 else ""

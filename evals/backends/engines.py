@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Annotated, ClassVar, NotRequired
 
 import numpy as np
-from pydantic import BaseModel, Field
+from pydantic import AliasChoices, AliasPath, BaseModel, Field
 from typing_extensions import TypedDict
 
 from ...errors import DataError, ServerError
@@ -67,28 +67,61 @@ class Generating:
 Asked = Scoring | Generating
 
 
+class Card(BaseModel):
+    """A served model: its name and limit, and for llama.cpp its trained length, bytes and parameters."""
+
+    id: str
+    owned_by: str | None = None
+    max_model_len: int | None = Field(None, validation_alias=AliasChoices("max_model_len", AliasPath("meta", "n_ctx")))
+    trained: int | None = Field(None, validation_alias=AliasPath("meta", "n_ctx_train"))
+    size: int | None = Field(None, validation_alias=AliasPath("meta", "size"))
+    parameters: int | None = Field(None, validation_alias=AliasPath("meta", "n_params"))
+
+
+class About(BaseModel):
+    """A server's version, and the number of requests that llama.cpp computes at the same time."""
+
+    version: str | None = Field(None, validation_alias=AliasChoices("version", "build_info"))
+    slots: int | None = Field(None, validation_alias="total_slots")
+
+
 class ServerEngine(ABC):
     """A served model, and the requests that score it.
 
     Attributes:
-        model: the served model's name.
+        card, model: the served model and its name.
         limit: the maximum number of positions of prompt and generated text together; None if unknown.
-        version: the engine's version.
+        about_server, version: what the server says of itself, and the engine's version.
         url: the server's address, for messages.
         version_path: the path of the response with the engine's version.
         limit_option: the engine's option that sets the limit.
+        cost: what a scored token costs, if that is more than one of a prompt.
         concurrency: how many windows or prompts it is asked for at the same time, unless the user says otherwise.
         reserved: the number of positions within the limit that a window cannot use.
     """
 
     name: ClassVar[str]
     version_path: ClassVar[str]
-    limit_option: ClassVar[str]
+    limit_option: str
     concurrency: ClassVar[int] = 8
+    cost: ClassVar[str] = ""
+
     reserved: ClassVar[int] = 0
 
-    def __init__(self, model: str, limit: int | None, version: str, url: str) -> None:
-        self.model, self.limit, self.version, self.url = model, limit, version, url
+    def __init__(self, card: Card, limit: int | None, about: About, url: str) -> None:
+        self.card, self.model, self.limit, self.url = card, card.id, limit, url
+        self.about_server, self.version = about, about.version or "of an unknown version"
+
+    @property
+    def nan(self) -> str:
+        """The probable reason of NaN; empty if unknown."""
+        return ""
+
+    @property
+    def bits(self) -> float | None:
+        """The mean number of bits of a weight; None if unknown."""
+        card = self.card
+        return 8 * card.size / card.parameters if card.size and card.parameters else None
 
     @property
     def about(self) -> str:
@@ -110,6 +143,11 @@ class ServerEngine(ABC):
         Raises:
             ServerError: the server fails, or a response is invalid.
         """
+
+    def tokenizing(self, text: str) -> Call:
+        """Returns the request for the ids of a text, without special tokens."""
+        body = {"model": self.model, "prompt": text, "add_special_tokens": False}
+        return Call("/tokenize", body, is_optional=True)
 
     def nll(self, id: int, logprob: float | None, position: int) -> float:
         """Returns a token's NLL in nats.
@@ -150,6 +188,10 @@ class PromptScoring(ServerEngine):
 
     path: ClassVar[str]
 
+    @property
+    def nan(self) -> str:
+        return f"the table is probably shorter than {self.limit_option.partition(',')[0]}"
+
     async def score(self, send: Send, asked: Asked) -> Arrays:
         tokens = asked.count if isinstance(asked, Generating) else (1 + asked.ranked) * len(asked.ids)
         return self._answer(asked, await send(Call(self.path, self.body(asked), SMALL + ROW * tokens)))
@@ -189,23 +231,14 @@ class PromptScoring(ServerEngine):
 # --- Detecting the engine
 
 
-class _Card(BaseModel):
-    id: str
-    owned_by: str | None = None
-    max_model_len: int | None = None
-
-
 class _Models(BaseModel):
-    data: list[_Card] = []
-
-
-class _Version(BaseModel):
-    version: str | None = None
+    data: list[Card] = []
 
 
 _MODULES: dict[str | None, str] = {
     "vllm": "vllm",
     "sglang": "sglang",
+    "llamacpp": "llama_server",
 }
 """The modules of the engines that can score, by the ``owned_by`` of their models."""
 
@@ -220,18 +253,13 @@ def engine_of(client: Client, wanted: str | None = None) -> ServerEngine:
         ServerError: the server cannot be reached, or its engine cannot score prompts.
         DataError: the server does not serve that model.
     """
-    cards = client.ask("/v1/models", _Models).data
+    cards = client.ask(Call("/v1/models", is_optional=True), _Models).data
     owner = cards[0].owned_by if cards else None
-    if owner == "llamacpp":
-        raise ServerError(
-            f"{client.url} is llama-server, which returns no log-probabilities of a prompt; measure the file with "
-            "llama-perplexity -m model.gguf -f text, or with llama-cpp-python, which gives the logits of all tokens"
-        )
     if owner not in _MODULES:
         what = f"a server of {named(owner)}" if owner else "a server of an unknown engine"
         raise ServerError(
-            f"{client.url} is {what}; only vLLM (vllm serve) and SGLang can score a prompt; serve the model with one "
-            f"of them, or measure the checkpoint itself: ropescale eval MODEL"
+            f"{client.url} is {what}; vLLM (vllm serve), SGLang, LMDeploy and llama-server can score a text; serve the "
+            f"model with one of them, or measure the checkpoint itself: ropescale eval MODEL"
         )
     matching = [card for card in cards if wanted in (None, card.id)]
     if not matching:
@@ -240,5 +268,4 @@ def engine_of(client: Client, wanted: str | None = None) -> ServerEngine:
     kind: type[ServerEngine] = import_module(f".{_MODULES[owner]}", __package__).ENGINE
     card = matching[0]
     limit = next((each.max_model_len for each in (card, *cards) if each.max_model_len is not None), None)
-    version = client.ask(kind.version_path, _Version).version
-    return kind(card.id, limit, version or "of an unknown version", client.url)
+    return kind(card, limit, client.ask(Call(kind.version_path, is_optional=True), About), client.url)

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
-from pydantic import BaseModel
+from pydantic import AliasChoices, BaseModel, Field
 
 from ...errors import DataError
 from ...schedules import specs
@@ -31,7 +31,7 @@ differently."""
 
 
 class _Tokens(BaseModel):
-    tokens: list[int] | None = None
+    tokens: list[int] | None = Field(None, validation_alias=AliasChoices("tokens", "input_ids"))
 
 
 class Server:
@@ -86,7 +86,7 @@ class Server:
         """A hash of the facts that determine the server's numbers, without its address."""
         engine = self.engine
         known = {"engine": engine.name, "version": engine.version, "model": engine.model, "served_as": self.label}
-        return key_of(known)
+        return key_of(known if engine.card.size is None else {**known, "bytes": engine.card.size})
 
     def applied(self, length: int | None = None) -> AbstractContextManager[None]:
         """Does nothing, because a server's schedule is fixed when the server starts."""
@@ -113,10 +113,10 @@ class Server:
         if tokenizer is None:
             return
         own = tokenizer(TEXT, add_special_tokens=False, verbose=False)["input_ids"]
-        body = {"model": engine.model, "prompt": TEXT, "add_special_tokens": False}
-        tokens = self.client.ask("/tokenize", _Tokens, body).tokens
+        call = engine.tokenizing(TEXT)
+        tokens = self.client.ask(call, _Tokens).tokens
         if tokens is None:
-            self.client.notes.warn(f"warning: {url} has no /tokenize, so its tokenizer cannot be checked")
+            self.client.notes.warn(f"warning: {url} has no {call.path}, so its tokenizer cannot be checked")
         elif tokens != own:
             raise DataError(
                 f"the tokenizer of {url} differs (it returns {len(tokens):,} tokens for a text that has "

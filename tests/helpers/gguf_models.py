@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -35,8 +36,16 @@ _INTERLEAVED = ("llama", "mistral3")
 _REST = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 
 
-def write_gguf(model: Any, path: Path, arch: str = "llama", **metadata: Any) -> Path:
-    """Writes a Llama, Qwen2 or 3, Phi-3 or Gemma 3 in float32; ``metadata``: more keys of ``arch``."""
+def write_gguf(
+    model: Any, path: Path, arch: str = "llama", *, weights: str = "F32", tokenizer: Any = None, **metadata: Any
+) -> Path:
+    """Writes a Llama, Qwen2 or 3, Phi-3 or Gemma 3.
+
+    Args:
+        weights: the type of the matrices, such as F16 or Q4_0.
+        tokenizer: a byte-level BPE tokenizer; None makes tokens up.
+        metadata: more keys of ``arch``.
+    """
     config = model.config
     writer = gguf.GGUFWriter(path, arch)
     writer.add_name("a model of the tests")
@@ -54,16 +63,27 @@ def write_gguf(model: Any, path: Path, arch: str = "llama", **metadata: Any) -> 
     rope = config.rope_parameters
     writer.add_rope_freq_base(rope.get("full_attention", rope)["rope_theta"])
     writer.add_vocab_size(config.vocab_size)
-    _add_vocabulary(writer, config.vocab_size)
+    _add_vocabulary(writer, config.vocab_size, tokenizer)
     for key, value in metadata.items():
         add_key(writer, f"{arch}.{key}", value)
     for name, array in _tensors(model, arch):
-        writer.add_tensor(name, array)
+        kind = gguf.GGMLQuantizationType[weights if array.ndim == 2 else "F32"]
+        writer.add_tensor(name, gguf.quants.quantize(array, kind), raw_dtype=kind)
     return close(writer, path)
 
 
-def _add_vocabulary(writer: gguf.GGUFWriter, size: int) -> None:
-    """Adds tokens of any text; llama-server cannot run without a vocabulary."""
+def _add_vocabulary(writer: gguf.GGUFWriter, size: int, tokenizer: Any) -> None:
+    """Adds a tokenizer's tokens, or tokens of any text; llama-server cannot run without a vocabulary."""
+    if tokenizer is not None:
+        stated = json.loads(tokenizer.backend_tokenizer.to_str())["model"]
+        special = set(tokenizer.all_special_ids)
+        writer.add_tokenizer_model("gpt2")
+        writer.add_tokenizer_pre("gpt-2")
+        writer.add_token_list(tokenizer.convert_ids_to_tokens(range(size)))
+        kinds = (gguf.TokenType.CONTROL, gguf.TokenType.NORMAL)
+        writer.add_token_types([kinds[id not in special] for id in range(size)])
+        writer.add_token_merges([" ".join(each) for each in stated["merges"]])
+        return
     writer.add_tokenizer_model("llama")
     writer.add_token_list([f"<{i}>" for i in range(size)])
     writer.add_token_scores([0.0] * size)
