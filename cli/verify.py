@@ -117,7 +117,8 @@ def _served_page(report: ServedVerification) -> str:
     ]
     table = markdown(["the server against", "mean difference in nats", "rounding explains"], rows, right=(1, 2))
     weights = "" if report.bits is None else f", weights of {report.bits:.1f} bits"
-    return "\n\n".join([f"{report.verdict} ({report.url})", table, f"Over {where} ({report.dtype}{weights}); {levels}."])
+    scope = f"Over {where} ({report.dtype}{weights}); {levels}."
+    return "\n\n".join([f"{report.verdict} ({report.url})", table, scope])
 
 
 def _page(report: Verification) -> str:

@@ -139,6 +139,10 @@ class Backend(ABC):
         """Returns the default number of positions to feed together; at least one window is fed."""
         return 1
 
+    def cost(self, tokens: int) -> str:
+        """Describes what it takes to score this many tokens; "" if that is nothing special."""
+        return ""
+
     def memory(self, batch: Batch) -> str:
         """Describes the memory that a batch takes; "" if another machine has it."""
         return ""

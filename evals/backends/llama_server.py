@@ -19,8 +19,9 @@ from .engines import About, Asked, Body, Card, Generating, ServerEngine, TokenId
 _FORCE = 1e6
 """The logit bias of the wanted token."""
 
-_PLAIN, _GAPS = 150.0, (50.0, 10.0, 90.0)
-"""The logit bias of a token that has an entry, and how much less another one gets to be its runner-up."""
+_PLAIN, _GAP, _FURTHER = 150.0, 50.0, 40.0
+"""The logit bias of a token that has an entry, how much less another one gets to be its runner-up, and how much that
+changes if it is not."""
 
 _LEAST = 1e-30
 """The smallest probability that float32 holds with all digits."""
@@ -93,7 +94,8 @@ class LlamaServer(ServerEngine):
                 break
         else:
             raise ServerError(f"{self.url} sent no log-probability of token {wanted} at position {position:,}")
-        for gap in _GAPS:
+        gap = _GAP
+        for _ in range(2):
             bias = [[plain, _PLAIN], [wanted, _PLAIN - gap]]
             how: Body = {"temperature": 1, "samplers": ["temperature"], "n_probs": 2, "post_sampling_probs": True}
             drawn = await self._completed(send, before, logit_bias=bias, **how)
@@ -101,6 +103,7 @@ class LlamaServer(ServerEngine):
             if drawn.tokens == [plain] and min(probs.get(plain, 0), probs.get(wanted, 0)) > _LEAST:
                 self._plain = plain
                 return entry.logprob + math.log(probs[wanted] / probs[plain]) + gap, entry.tops[0].id
+            gap += -_FURTHER if drawn.tokens == [plain] else _FURTHER
         raise ServerError(f"{self.url} sent no probability of token {wanted} at position {position:,}")
 
     async def _forced(self, send: Send, before: Sequence[int], wanted: int) -> _Entry | None:

@@ -60,7 +60,11 @@ class ServedModel(Backend):
         tokenizer: PreTrainedTokenizerBase | None,
     ) -> None:
         self.servers, self.tokenizer = servers, tokenizer
-        self.labels = [server.label for server in self.servers]
+        names = [server.label for server in servers]
+        for server in servers:
+            if names.count(server.label) > 1 and server.label != UNNAMED:
+                server.label = f"{server.label} ({server.engine.name}, {server.engine.model})"
+        self.labels = [server.label for server in servers]
         if len(self.labels) > 1 and len({*self.labels} - {UNNAMED}) < len(self.labels):
             raise DataError("several servers need distinct labels; give served_as for every server", "served_as")
         config: dict[str, Any] = {}
@@ -92,7 +96,7 @@ class ServedModel(Backend):
             DataError: no server has the requested label.
         """
         label = None if schedules.baseline is None else str(schedules.baseline)
-        if label is not None and label != UNNAMED:
+        if label is not None and label not in self.labels:
             label = spelled_out(served_schedule(label))
         if label is not None and label not in self.labels:
             raise DataError(f"no server has the baseline {label}; choose from {', '.join(self.labels)}", "baseline")
@@ -138,6 +142,10 @@ class ServedModel(Backend):
         if compared:
             found.append("the short-context cost (KL, top-1 agreement) is skipped: servers return no distributions")
         return found
+
+    def cost(self, tokens: int) -> str:
+        costs = [server.engine.cost for server in self.servers if server.engine.cost]
+        return f"up to {tokens:,} tokens to score: {costs[0]}" if costs else ""
 
     def refuse(self, longest: int, notes: Notes) -> None:
         """Checks that every server can score windows of this length with this tokenizer.

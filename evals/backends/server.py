@@ -47,6 +47,9 @@ class Server:
         concurrency: the number of windows or prompts to ask for at the same time. Default: the engine's.
         timeout: seconds to wait for a response.
 
+    Attributes:
+        is_unscaled: whether the server serves the unchanged model.
+
     Raises:
         DataError, ScheduleError: the address or the schedule is invalid.
     """
@@ -64,6 +67,7 @@ class Server:
             raise DataError("concurrency and timeout must be above 0", "concurrency", "timeout")
         self.asked = served_schedule(served_as or AS_IS)
         self.label = UNNAMED if served_as is None else specs.spelled_out(self.asked)
+        self.is_unscaled = self.label == AS_IS
         self.name, self.client, self._concurrency = name, Client(url, timeout), concurrency
 
     @cached_property
@@ -75,11 +79,6 @@ class Server:
     def concurrency(self) -> int:
         """The number of windows or prompts to ask for at the same time."""
         return self._concurrency or self.engine.concurrency
-
-    @property
-    def is_unscaled(self) -> bool:
-        """Whether the server serves the unchanged model."""
-        return self.label == AS_IS
 
     @property
     def rotation(self) -> str:

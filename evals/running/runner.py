@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from itertools import groupby
+from math import prod
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
 
@@ -146,6 +147,16 @@ class Runner:
             batches = [batch for batch in each.own for _ in range(each.passes(batch))]
             found.setdefault(each.task.title, []).extend(batches)
         return found
+
+    @property
+    def tokens_left(self) -> int:
+        """The number of tokens that this process is going to score or generate."""
+        total = 0
+        for each in self._tasks:
+            for batch in each.own:
+                form = each.task.form(batch)
+                total += each.passes(batch) * sum(prod(form[name][1]) for name in ("nll", "ids") if name in form)
+        return total
 
     def announce(self, about: Facts) -> bool:
         """Tells the user about finished batches or changes since the last run, and returns whether any batch is left.

@@ -1,4 +1,4 @@
-"""The endpoints of vLLM and SGLang that score prompts, on 127.0.0.1, with answers of the recorded shapes, and faults.
+"""The endpoints of engines that score, on 127.0.0.1, with answers of the recorded shapes, and faults.
 
 The log-probabilities are a function's of the ids: a model's, or arithmetic that depends on every id before.
 """
@@ -6,6 +6,7 @@ The log-probabilities are a function's of the ids: a model's, or arithmetic that
 from __future__ import annotations
 
 import json
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+PATHS = {"vllm": "/v1/completions", "sglang": "/generate", "llamacpp": "/completion"}
 
 LogProbs = Callable[[Sequence[int]], list[float]]
 
@@ -36,6 +39,10 @@ class Engine:
     writes: Callable[[Sequence[int], int], list[int]] = lambda ids, count: [0] * count
     models: tuple[str, ...] = ("tiny",)
     limit: int = 4096
+    trained: int = 8192
+    bits: float = 32.0
+    incomplete: Callable[[int], bool] = lambda id: False
+    """Whether an id ends within a character, for llama-server: it then has no entry."""
     tokens: Callable[[str], list[int]] | None = None
     fault: Callable[[int, Sequence[int]], str] = lambda number, ids: ""
     """What is wrong with the answer to the scoring request of this number, from 1."""
@@ -64,6 +71,10 @@ class Engine:
             code, _, message = fault.partition(" ")
             if code.isdecimal():
                 return int(code), {"error": {"message": message or "come back later"}}, ""
+            if self.kind == "llamacpp" and self._now > 1 and fault == "one cache":
+                return 500, {"error": {"message": "Context size has been exceeded."}}, ""
+            if self.kind == "llamacpp":
+                return *self._llamacpp(body, ids, fault), fault
             return 200, (self._vllm if self.kind == "vllm" else self._sglang)(body, ids, fault), fault
         finally:
             with self._lock:
@@ -93,6 +104,30 @@ class Engine:
             choice.pop("token_ids", None)
         choices = {"no choice": [], "two choices": [choice, choice]}.get(fault, [choice])
         return {"id": "cmpl-1", "object": "text_completion", "model": body["model"], "choices": choices}
+
+    def _llamacpp(self, body: dict[str, Any], ids: list[int], fault: str) -> tuple[int, Any]:
+        if len(ids) >= self.limit or max(ids) > 10_000:
+            return 400, {"error": {"message": "exceed_context_size_error", "type": "exceed_context_size_error"}}
+        answer: dict[str, Any] = {"content": "x", "tokens_evaluated": len(ids) - (fault == "too few")}
+        bias = dict(map(tuple, body.get("logit_bias", [])))
+        if not bias:
+            answer["tokens"] = self._written(ids, body["n_predict"], fault)
+        elif body["temperature"] == 0 and body.get("n_probs"):
+            [drawn] = bias
+            best = drawn if self.ranks([*ids, drawn])[-1] == 1 else drawn + 1
+            value = None if fault == "NaN" else self.logprobs([*ids, drawn])[-1]
+            entry = {"id": drawn, "token": "x", "logprob": value, "top_logprobs": [{"id": best, "logprob": -0.5}]}
+            drawn = entry["id"] = drawn + 1 if fault in ("NaN", "other ids") else drawn
+            answer |= {"tokens": [drawn], "completion_probabilities": [] if self.incomplete(drawn) else [entry]}
+        else:
+            weights = {id: math.exp(self.logprobs([*ids, id])[-1] + more - 100) for id, more in bias.items()}
+            tops = [{"id": id, "prob": each / sum(weights.values())} for id, each in weights.items()]
+            tops.sort(key=lambda each: -each["prob"])
+            entry = {**tops[0], "top_probs": tops if body.get("post_sampling_probs") else []}
+            answer |= {"tokens": [entry["id"]]}
+            answer |= {"completion_probabilities": [] if self.incomplete(entry["id"]) else [entry]}
+        shown = {name for name in body["response_fields"] if name != "tokens" or body.get("return_tokens")}
+        return 200, {name: value for name, value in answer.items() if name in shown}
 
     def _written(self, ids: list[int], count: int, fault: str) -> Any:
         written = self.writes(ids, count)
@@ -153,10 +188,16 @@ class _Handler(BaseHTTPRequestHandler):
         engine.headers.append(dict(self.headers))
         if self.path in engine.instead:
             self._send(200, engine.instead[self.path])
+        elif self.path == "/v1/models" and engine.kind == "llamacpp":
+            sizes = {"n_ctx": engine.limit, "n_ctx_train": engine.trained, "n_params": 1000}
+            meta = {**sizes, "size": int(engine.bits * 125)}
+            self._send(200, {"data": [{"id": name, "owned_by": "llamacpp", "meta": meta} for name in engine.models]})
+        elif self.path == "/props" and engine.kind == "llamacpp":
+            self._send(200, {"build_info": "b1-0", "total_slots": 4})
         elif self.path == "/v1/models":
             cards = [{"id": name, "owned_by": engine.kind, "max_model_len": engine.limit} for name in engine.models]
             self._send(200, {"object": "list", "data": cards})
-        elif self.path in ("/version", "/get_server_info"):
+        elif self.path in ("/version", "/get_server_info") and engine.kind != "llamacpp":
             self._send(200, {"version": "0.0.1"})
         else:
             self._send(404, {"detail": "Not Found"})
@@ -168,8 +209,9 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path in engine.instead:
             self._send(200, engine.instead[self.path])
         elif self.path == "/tokenize" and engine.tokens is not None:
-            self._send(200, {"tokens": engine.tokens(body["prompt"])})
-        elif self.path == {"vllm": "/v1/completions", "sglang": "/generate"}.get(engine.kind):
+            text = body.get("content", "") if engine.kind == "llamacpp" else body["prompt"]
+            self._send(200, {"tokens": engine.tokens(text)})
+        elif self.path == PATHS.get(engine.kind):
             status, answer, fault = engine.answer(body)
             if fault == "redirect":
                 self._send(307, {}, Location="http://127.0.0.1:9/elsewhere")

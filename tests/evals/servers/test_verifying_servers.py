@@ -1,12 +1,15 @@
 """``ropescale verify --server``: which of two models a server agrees with, past the trained length."""
 
 import json
+import re
 import shutil
 from functools import cache
 from pathlib import Path
 
 import pytest
 import tiny
+import torch
+import transformers
 from fake_engine import serving
 
 import ropescale
@@ -72,11 +75,42 @@ def test_a_server_that_computes_nan_has_another_schedule(kind, fault, option, fo
     assert f"error: {report['verdict']}" in said and (report["within"], report["stock"]) == (None, None)
 
 
-def test_what_rounding_explains_for_both_is_not_told_apart(folders, monkeypatch, ran):
+def test_what_rounding_explains_for_both_is_the_nearer_one_or_needs_a_longer_text(folders, monkeypatch, ran):
     monkeypatch.setattr(verifying, "EXACT", 1e3)
-    with serving(logprobs=served(folders["right"])) as engine:
-        out, said = ran("verify", folders["right"], "--server", engine.url, "--dtype", "float32", code=1)
-    assert "error: cannot tell" in said and "stock transformers on the folder" in out
+    right, unpatched = served(folders["right"]), served(folders["unpatched"])
+
+    def each_in_turn(ids):
+        return [pair[number % 2] for number, pair in enumerate(zip(right(ids), unpatched(ids), strict=True))]
+
+    for logprobs, code, told in (
+        (right, 0, "^live "),
+        (unpatched, 1, "error: not live"),
+        (lambda ids: [sum(pair) / 2 for pair in zip(right(ids), unpatched(ids), strict=True)], 1, "error: cannot tell"),
+        (each_in_turn, 1, r"error: cannot tell: .*; a text of some [1-9][\d,]+ tokens would decide"),
+    ):
+        with serving(logprobs=logprobs) as engine:
+            out, said = ran("verify", folders["right"], "--server", engine.url, "--dtype", "float32", code=code)
+        assert re.search(told, (out + said).replace("\n", " ")) and "stock transformers on the folder" in out
+
+
+@pytest.mark.parametrize("bits", [8.5, 5.5])
+@pytest.mark.parametrize(("name", "verdict"), [("right", "live"), ("unpatched", "not live"), ("other", "neither")])
+def test_a_file_of_few_bits_is_told_by_two_distances_and_what_its_rounding_explains(name, verdict, bits, folders, ran):
+    """The stand-in serves weights that are rounded by other code, per row, as few as the file says."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(folders[name], dtype="float32")
+    with torch.no_grad():
+        for weights in model.parameters():
+            if weights.ndim == 2:
+                step = weights.abs().amax(1, keepdim=True) / 2 ** (int(bits) - 1)
+                weights.copy_((weights / step).round() * step)
+    with serving(
+        kind="llamacpp", bits=bits, logprobs=lambda ids: [-x for x in tiny.naive_nll(model, list(ids))]
+    ) as engine:
+        words = ["verify", folders["right"], "--server", engine.url, "--length", "264", "--json"]
+        out, said = ran(*words, code=int(verdict != "live"))
+    report = json.loads(out)
+    assert report["verdict"].startswith(verdict) and report["bits"] == pytest.approx(bits, abs=0.01)
+    assert report["length"] == 264 and "263 tokens to score: llama-server scores a token per request" in said
 
 
 def test_a_model_that_does_not_fit_is_not_proved_and_a_weaker_test_is_named(folders, monkeypatch, ran):
