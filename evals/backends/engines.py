@@ -238,6 +238,7 @@ class _Models(BaseModel):
 _MODULES: dict[str | None, str] = {
     "vllm": "vllm",
     "sglang": "sglang",
+    "lmdeploy": "lmdeploy",
     "llamacpp": "llama_server",
 }
 """The modules of the engines that can score, by the ``owned_by`` of their models."""

@@ -68,7 +68,8 @@ class LlamaServer(ServerEngine):
             self.limit_option = "the length in the file, by ropescale gguf or --override-kv, and -c"
 
     def tokenizing(self, text: str) -> Call:
-        return Call("/tokenize", {"content": text, "add_special": False, "parse_special": False}, is_optional=True)
+        body = {"content": text, "add_special": False, "parse_special": False}
+        return Call("/tokenize", body, is_optional=True, advice="convert the file with its tokenizer")
 
     async def score(self, send: Send, asked: Asked) -> Arrays:
         ids = list(asked.ids)

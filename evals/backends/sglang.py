@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import AliasPath, BaseModel, FailFast, Field
 
 from .client import parsed
 from .engines import Asked, Body, Generating, Position, PromptScoring, TokenId
 
-_Logprob = tuple[float | None, int, object]
-"""A log-probability, the token's id and its text."""
+_Logprob = tuple[float | None, int] | tuple[float | None, int, object]
+"""A log-probability, the token's id and, from SGLang, its text."""
 
 
 class _Generation(BaseModel):
     """The log-probabilities of a prompt, the most likely tokens of its positions, and the generated ids."""
 
     prompt: Annotated[
-        list[_Logprob], FailFast(), Field(validation_alias=AliasPath("meta_info", "input_token_logprobs"))
-    ] = []
+        list[_Logprob] | None, FailFast(), Field(validation_alias=AliasPath("meta_info", "input_token_logprobs"))
+    ] = None
     tops: Annotated[
         list[list[_Logprob] | None] | None, Field(validation_alias=AliasPath("meta_info", "input_top_logprobs"))
     ] = None
@@ -27,11 +27,16 @@ class _Generation(BaseModel):
 
 
 class SGLang(PromptScoring):
-    """SGLang's ``/generate`` with ``return_logprob`` from the first position."""
+    """SGLang's ``/generate`` with ``return_logprob`` from the first position.
+
+    Attributes:
+        unscored: the number of entries before that of the second token.
+    """
 
     name, path, version_path = "SGLang", "/generate", "/get_server_info"
     limit_option = "--context-length, one more than the window"
     reserved = 1  # for the generated token
+    unscored: ClassVar[int] = 1
 
     def body(self, asked: Asked) -> Body:
         sampling = {"max_new_tokens": 1, "temperature": 0}
@@ -43,11 +48,11 @@ class SGLang(PromptScoring):
 
     def parts(self, content: bytes, ids: Sequence[int]) -> tuple[Sequence[Position], list[int] | None]:
         answer = parsed(_Generation, content, self.url)
-        positions: list[Position] = [{id: {"logprob": value}} for value, id, _ in answer.prompt]
+        positions: list[Position] = [{id: {"logprob": value}} for value, id, *_ in answer.prompt or []]
         for position, tops in zip(positions, answer.tops or [], strict=False):
             for id, token in (position or {}).items():
                 token["rank"] = (1 if tops[0][1] == id else 2) if tops else None
-        return positions[1:], answer.output_ids
+        return positions[self.unscored :], answer.output_ids
 
 
 ENGINE = SGLang

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-PATHS = {"vllm": "/v1/completions", "sglang": "/generate", "llamacpp": "/completion"}
+PATHS = {"vllm": "/v1/completions", "sglang": "/generate", "lmdeploy": "/generate", "llamacpp": "/completion"}
 
 LogProbs = Callable[[Sequence[int]], list[float]]
 
@@ -135,7 +135,8 @@ class Engine:
 
     def _sglang(self, body: dict[str, Any], ids: list[int], fault: str) -> dict[str, Any]:
         if "return_logprob" not in body:
-            written = self._written(ids, body["sampling_params"]["max_new_tokens"], fault)
+            count = body["max_tokens"] if self.kind == "lmdeploy" else body["sampling_params"]["max_new_tokens"]
+            written = self._written(ids, count, fault)
             return {"text": "x", "output_ids": written, "meta_info": {"prompt_tokens": len(ids)}}
         shown = [each + 1 for each in ids] if fault == "other ids" else ids
         rows: list[Any] = [
@@ -145,6 +146,11 @@ class Engine:
             rows[5][0] = None
         best = [[[0.0, id if rank == 1 else id + 1, None]] for id, rank in zip(ids[1:], self.ranks(ids), strict=True)]
         own = [[None, ids[0], None], *rows]
+        if self.kind == "lmdeploy":
+            assert body["max_tokens"] == 0
+            tops = [[top[:2] for top in each] for each in best] if body["top_logprobs_num"] else None
+            own = {"input_token_logprobs": [each[:2] for each in rows], "input_top_logprobs": tops}
+            return {"text": "", "output_ids": [], "meta_info": own}
         meta = {"prompt_tokens": len(ids), "input_token_logprobs": own, "input_top_logprobs": [None, *best]}
         return {"text": "x", "meta_info": meta}
 
@@ -195,9 +201,10 @@ class _Handler(BaseHTTPRequestHandler):
         elif self.path == "/props" and engine.kind == "llamacpp":
             self._send(200, {"build_info": "b1-0", "total_slots": 4})
         elif self.path == "/v1/models":
-            cards = [{"id": name, "owned_by": engine.kind, "max_model_len": engine.limit} for name in engine.models]
+            limit = {} if engine.kind == "lmdeploy" else {"max_model_len": engine.limit}
+            cards = [{"id": name, "owned_by": engine.kind, **limit} for name in engine.models]
             self._send(200, {"object": "list", "data": cards})
-        elif self.path in ("/version", "/get_server_info") and engine.kind != "llamacpp":
+        elif self.path == {"vllm": "/version", "sglang": "/get_server_info"}.get(engine.kind):
             self._send(200, {"version": "0.0.1"})
         else:
             self._send(404, {"detail": "Not Found"})
@@ -208,6 +215,8 @@ class _Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if self.path in engine.instead:
             self._send(200, engine.instead[self.path])
+        elif self.path == "/v1/encode" and engine.kind == "lmdeploy" and engine.tokens is not None:
+            self._send(200, {"input_ids": engine.tokens(body["input"])})
         elif self.path == "/tokenize" and engine.tokens is not None:
             text = body.get("content", "") if engine.kind == "llamacpp" else body["prompt"]
             self._send(200, {"tokens": engine.tokens(text)})

@@ -82,7 +82,8 @@ def _add_vocabulary(writer: gguf.GGUFWriter, size: int, tokenizer: Any) -> None:
         writer.add_token_list(tokenizer.convert_ids_to_tokens(range(size)))
         kinds = (gguf.TokenType.CONTROL, gguf.TokenType.NORMAL)
         writer.add_token_types([kinds[id not in special] for id in range(size)])
-        writer.add_token_merges([" ".join(each) for each in stated["merges"]])
+        unused = ["Ā ā"]  # the list must not be empty
+        writer.add_token_merges([" ".join(each) for each in stated["merges"]] or unused)
         return
     writer.add_tokenizer_model("llama")
     writer.add_token_list([f"<{i}>" for i in range(size)])

@@ -27,7 +27,7 @@ def computed(checkpoint, schedule=None):
     return {"logprobs": tiny.logprobs_of(checkpoint, schedule), "ranks": ranks}
 
 
-@pytest.mark.parametrize("kind", ["vllm", "sglang"])
+@pytest.mark.parametrize("kind", ["vllm", "sglang", "lmdeploy"])
 def test_two_servers_answer_as_one_loaded_model_does(kind, checkpoint, tmp_path, ran):
     asked = ["--lengths", "256", "--depths", "0,1.0", "--trials", "2"]
     about = {"kind": kind, "limit": 256 + (kind == "sglang")}  # SGLang generates one token more

@@ -53,7 +53,7 @@ def score(server, ids):
 # --- the numbers ---
 
 
-@pytest.mark.parametrize("kind", ["vllm", "sglang"])
+@pytest.mark.parametrize("kind", ["vllm", "sglang", "lmdeploy"])
 def test_two_servers_give_what_one_loaded_model_gives(kind, checkpoint, text, tokens, tmp_path, ran):
     yarn = "yarn:factor=2.0"
     with (
