@@ -124,8 +124,9 @@ def command(model: str | None, source: Sequence[str], lengths: list[int], dry_ru
     With --prompt-field or --answer-field, every row of SRC is a prompt with its answer, and only the answer tokens are
     scored, after as much of the prompt as fits into the window; the default --stride is half of the smallest length.
 
-    With --server, a vLLM or SGLang server scores instead, and --tokenizer names the checkpoint that it serves. Several
-    servers, each with its --served-as, are compared on the same tokens. An API key is read from OPENAI_API_KEY.
+    With --server, a server (vLLM, SGLang, LMDeploy, llama-server) scores instead, and --tokenizer names the
+    checkpoint that it serves. Several servers, each with its --served-as, are compared on the same tokens. An API
+    key is read from OPENAI_API_KEY.
     """
     from ..evals import api
     from ..evals.results.folder import writable_folder

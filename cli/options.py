@@ -213,15 +213,13 @@ _OPTIONS = [
     option("--batch-tokens", "N", "Tokens to feed at once (default: as many as fit into memory)."),
     option("--truncation-stride", "N", "Tokens that every truncation window scores (default: automatic)."),
     option("--bos", "B", "Prepend BOS: auto, yes, no, or a token id.", default="auto"),
-    option(
-        "--server servers", "URL", "A vLLM or SGLang server that scores instead of MODEL; repeatable.", multiple=True
-    ),
+    option("--server servers", "URL", "A server that scores instead of MODEL; repeatable.", multiple=True),
     option(
         "--served-as", "SPEC", "The server's schedule, such as base or yarn:factor=4. One per server.", multiple=True
     ),
     option("--served-name", "NAME", "The served model's name (default: the server's first).", multiple=True),
     option("--tokenizer", "CKPT", "The served checkpoint; no weights are read."),
-    option("--concurrency", "N", "Windows to ask for at once (default: 8).", click.IntRange(1)),
+    option("--concurrency", "N", "Windows to ask for at once (default: 8; llama-server: 1).", click.IntRange(1)),
     option("--timeout", "S", "Seconds to wait for a response.", click.IntRange(1), default=3600),
     flag("--json as_json", "Print JSON in full precision."),
     flag("--fresh", "Measure again instead of resuming from OUT."),

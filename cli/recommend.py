@@ -78,7 +78,7 @@ def command(model: str | None, source: Sequence[str], target_length: int, **opti
 
     Many processes share the work: `torchrun --nproc_per_node 8 -m ropescale recommend ...`.
 
-    With --server, vLLM or SGLang servers score the text; give a --served-as for each, one of them base, and the served
+    With --server, servers score the text; give a --served-as for each, one of them base, and the served
     checkpoint as --tokenizer. Then the full text decides among the served schedules without a race, by the same rule.
     """
     from ..evals import api

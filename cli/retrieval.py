@@ -82,7 +82,7 @@ def command(model: str | None, lengths: list[int], **options: Any) -> None:
     tokens. The score is RULER's: the share of the answers in the greedily decoded text. The teacher-forced answer loss
     is reported as well.
 
-    With --server, a vLLM or SGLang server answers instead, and --tokenizer names the served checkpoint.
+    With --server, a server answers instead, and --tokenizer names the served checkpoint.
     """
     from ..evals import api
     from ..evals.retrieving.results import Retrieval

@@ -35,7 +35,7 @@ class _Tokens(BaseModel):
 
 
 class Server:
-    """A vLLM or SGLang server, which :func:`ropescale.evals.perplexity` takes instead of a model.
+    """A server of an engine, which :func:`ropescale.evals.perplexity` takes instead of a model.
 
     The API key comes from the environment variable ``OPENAI_API_KEY``.
 

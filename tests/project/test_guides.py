@@ -258,7 +258,6 @@ RUN = {
     "searching": Guide(dict, ("factors.json", "factors-search/REPORT.md", "mine.json"), ("ropescale patch CKPT",)),
     "choosing": Guide(texts_in_a_folder, ("OUT/results.json",), ("as-is",)),
     "command-line": Guide(a_configuration, ("compared.png",), ("21 kept, 25 blended, 18 divided",)),
-    "llama.cpp": Guide(a_gguf_file, ("llama-8k.gguf",), ("llama.rope.scaling.type",)),
     "qwen": Guide(
         dict,
         ("Qwen3-8B-128k/ropescale.json", "Qwen3.5-9B-1m/ropescale.json", "COST/results.json", "FOUND/results.json"),
