@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Unpack
 
@@ -17,7 +16,7 @@ from ..configs.section import LARGEST
 from ..engines.transformers4 import is_met
 from ..errors import ScheduleError
 from ..files import read_json
-from ..output.formatting import brief, listed, names_of
+from ..output.formatting import brief, names_of
 from ..planning.layers import window_of
 from ..planning.plan import Plan, check_taken, is_as_is, make_plan, refuse_unused, share_of
 from ..record import original_config
@@ -151,7 +150,7 @@ def inspect(
         ScheduleError: the schedule does not fit.
     """
     request = Request.of(schedule, **options)
-    found = _inspecting(model, revision)(request)
+    found = _inspected(model, _opened(model, revision), request)
     refuse_unused(request, found.used)
     name = Path(file_of(specs.parse(schedule))).name if schedule is not None else ""
     return replace(found, geometries=tuple(_called(each, name or None) for each in found.geometries))
@@ -174,70 +173,59 @@ def compare(
     """
     request = Request.of(None, **options)
     parsed = [specs.parse(schedule) for schedule in schedules]
-    shared = requests_of(parsed, request)
-    inspecting, made = _inspecting(model, revision), dict[str, Inspection]()
-    for name, each in shared.items():
-        with of_several(specs.parse(each.spec), len(shared)):
-            made[name] = inspecting(each)
-    refuse_unused(request, frozenset().union(*(each.used for each in made.values())))
-    notes = tuple(f"{repetition}; it is shown once" for repetition in repeated(parsed))
-    files = {name: file for name, each in shared.items() if (file := file_of(specs.parse(each.spec)))}
-    return Inspections(made, notes, names_of(files))
-
-
-def requests_of(schedules: Iterable[object], request: Request) -> dict[str, Request]:
-    """Splits a request by schedule name: each schedule gets the fields that it has.
-
-    Raises:
-        ScheduleError: no schedule is given, a schedule cannot be read, two schedules have the same name, or no
-            schedule has a given field.
-    """
-    parsed = [specs.parse(schedule) for schedule in schedules]
     if not parsed:
         raise ScheduleError("no schedule is given; name one, such as yarn:factor=4")
     # A target length is also useful without a factor, as the length to inspect at.
     check_taken(parsed, replace(request, target_length=None))
-    unique = distinct(parsed)
-    requests = {spelled_out(spec): share_of(spec, request) for spec in unique}
-    if len(requests) < len(unique):  # objects, whose fields are unknown
-        raise ScheduleError(f"different schedules have the same name ({listed(requests)}); give them different names")
-    return requests
+    opened, unique, made, files = _opened(model, revision), distinct(parsed), dict[str, Inspection](), {}
+    for spec in unique:
+        name = spelled_out(spec)
+        with of_several(spec, len(unique)):
+            if name in made:  # objects, whose fields are unknown
+                raise ScheduleError("another schedule has the same name; give them different names")
+            made[name] = _inspected(model, opened, share_of(spec, request))
+        if file := file_of(spec):
+            files[name] = file
+    refuse_unused(request, frozenset().union(*(each.used for each in made.values())))
+    notes = tuple(f"{repetition}; it is shown once" for repetition in repeated(parsed))
+    return Inspections(made, notes, names_of(files))
 
 
-def _inspecting(model: object, revision: str | None) -> Callable[[Request], Inspection]:
-    """Returns a function that inspects a model under a request, and locates a checkpoint only once."""
-    if isinstance(model, (str, Path)):
-        return partial(_inspected, str(model), *find_loadable(model, revision, weights=False))
-
-    def unsaved(request: Request) -> Inspection:
-        schedule = "as-is" if request.spec is None else request.spec
-        now = Configuration.read(configuration_of(model, schedule, request.on_top), request.original_length)
-        plan = _plan(now, request)
-        geometries = _geometries(now, now, plan, request.target_length)
-        return Inspection(
-            type(model).__name__, now.model_type, geometries, (), (), now.lengths, _used(plan, geometries)
-        )
-
-    return unsaved
+Opened = tuple[Path, Adapter | None]
+"""A checkpoint's folder, and the adapter that names it as its base."""
 
 
-def _inspected(model: str, folder: Path, adapter: Adapter | None, request: Request) -> Inspection:
-    """Returns the geometry of the checkpoint in a folder, under a schedule or unchanged."""
-    now = Configuration.read(read_config(folder), request.original_length)
+def _opened(model: object, revision: str | None) -> Opened | None:
+    """Locates a checkpoint; returns None for a configuration or a loaded model."""
+    return find_loadable(model, revision, weights=False) if isinstance(model, (str, Path)) else None
+
+
+def _inspected(model: object, opened: Opened | None, request: Request) -> Inspection:
+    """Returns the geometry of a model under a schedule or unchanged."""
     stays = request.spec is None or is_as_is(request.spec)
-    # A schedule builds on the configuration without ropescale's scaling, as patching does.
-    ground = now.raw if stays else original_config(now.raw, folder, request.on_top)
-    before = Configuration.read(ground, request.original_length)
+    files: Files = {}
+    if opened is None:
+        now = before = _read(configuration_of(model, "as-is" if stays else request.spec, request.on_top), request)
+    else:
+        folder = opened[0]
+        files, now = _read_files(folder), _read(read_config(folder), request)
+        # A schedule builds on the configuration without ropescale's scaling, as patching does.
+        before = now if stays else _read(original_config(now.raw, folder, request.on_top), request)
     plan = _plan(before, request)
-    remarks = [*on_base_shown(adapter), *(plan.notes if plan else ())]
-    files = _read_files(folder)
     geometries = _geometries(now, before, plan, request.target_length or (_meant_for(files) if stays else None))
-    # Patching with the schedule removes this pitfall.
-    found = [each for each in traps(now, files) if stays or each != ONLY_V5_KEYS]
-    lengths, limit = now.lengths, number(files.get("tokenizer_config.json", {}).get("model_max_length"))
+    name, warnings, lengths = type(model).__name__, list[str](), now.lengths
+    if opened is not None:
+        # Patching with the schedule removes the pitfall of transformers 5's keys.
+        warnings = [each for each in traps(now, files) if stays or each != ONLY_V5_KEYS]
+        name, warnings = str(model), [*warnings, *on_base_shown(opened[1]), *(plan.notes if plan else ())]
+    limit = number(files.get("tokenizer_config.json", {}).get("model_max_length"))
     if limit is not None and 0 < limit <= LARGEST:
         lengths = replace(lengths, tokenizer=StatedLength(int(limit), "tokenizer_config.json: model_max_length"))
-    return Inspection(str(model), now.model_type, geometries, (*found, *remarks), (), lengths, _used(plan, geometries))
+    return Inspection(name, now.model_type, geometries, tuple(warnings), (), lengths, _used(plan, geometries))
+
+
+def _read(config: Mapping[str, object], request: Request) -> Configuration:
+    return Configuration.read(config, request.original_length)
 
 
 def _used(plan: Plan | None, geometries: Iterable[Geometry]) -> frozenset[str]:

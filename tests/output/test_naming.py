@@ -95,5 +95,5 @@ class Slowed:
 
 def test_two_objects_of_one_class_are_two_schedules(model):
     assert list(compare(model, [Slowed(2, "half"), Slowed(4, "quarter")]).inspections) == ["half", "quarter"]
-    with pytest.raises(ScheduleError, match=r"different schedules have the same name \(slow\); give them different"):
+    with pytest.raises(ScheduleError, match=r"slow: another schedule has the same name"):
         compare(model, [Slowed(2, "slow"), Slowed(4, "slow")])
