@@ -20,9 +20,6 @@ _LINE = 100
 _WORD = 28
 """The longest word in characters; longer words are cut."""
 
-_WORDS = re.compile(r"[^\s,/]*[\s,/]*")
-"""The parts of a cell; a line may break between two parts."""
-
 
 @dataclass(frozen=True)
 class Grid:
@@ -120,7 +117,7 @@ def _wrapped(table: Grid, width: int) -> Grid:
         widths[max(wide, key=lambda i: widths[i])] -= 1
     rows = []
     for row in table.rows:
-        cells = [_folded(cell, size) for cell, size in zip(row, widths, strict=True)]
+        cells = [textwrap.wrap(cell, size) for cell, size in zip(row, widths, strict=True)]
         rows += [list(line) for line in zip_longest(*cells, fillvalue="")]
     return replace(table, rows=rows)
 
@@ -131,25 +128,9 @@ def _across(widths: Sequence[int]) -> int:
 
 
 def _least(table: Grid) -> list[int]:
-    """Returns the minimum width of each column: the full width for numbers, the longest word for text."""
-    columns = zip(table.header, *table.rows, strict=True)
-    words = [[len(word.rstrip()) for cell in column for word in _WORDS.findall(cell)] for column in columns]
-    return [
-        size if i in table.right else min(size, max(len(table.header[i]), min(max(words[i]), _WORD)))
-        for i, size in enumerate(table.widths)
-    ]
-
-
-def _folded(cell: str, width: int) -> list[str]:
-    """Folds a cell after spaces, commas and slashes; a longer word is cut."""
-    lines = [""]
-    for word in _WORDS.findall(cell):
-        if lines[-1] and len(lines[-1]) + len(word.rstrip()) > width:
-            lines.append("")
-        lines[-1] += word
-        while len(lines[-1].rstrip()) > width:
-            lines[-1:] = [lines[-1][:width], lines[-1][width:]]
-    return [line.rstrip() for line in lines]
+    """Returns the minimum width of each column: the full width for numbers, the header or a long word for text."""
+    widths = zip(table.widths, table.header, strict=True)
+    return [w if i in table.right else min(w, max(len(header), _WORD)) for i, (w, header) in enumerate(widths)]
 
 
 def _pieces(table: Grid, width: int) -> Iterator[Grid]:
