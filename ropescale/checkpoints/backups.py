@@ -1,10 +1,9 @@
 """Changes a checkpoint in place, and undoes the changes byte for byte, even after a crash.
 
 The order is: list the original files in the manifest of a backup folder inside the checkpoint, copy the files to that
-folder, list their replacements, and only then replace them. So every file with a listed replacement can be restored, no
-other file was changed, and every copy is known to be ropescale's. The manifest contains the SHA-256 of originals and
-replacements, so that a file that somebody changed later is not overwritten, and whether the change was completed, so
-that an interrupted patch is recognised.
+folder, list their replacements, and only then replace them, the record last. So every file with a listed replacement
+can be restored, no other file was changed, and every copy is known to be ropescale's. The manifest contains the SHA-256
+of originals and replacements, so that a file that somebody changed later is not overwritten.
 """
 
 from __future__ import annotations
@@ -14,16 +13,10 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ..errors import CheckpointError, ConfigError
-from ..files import deferred, read_bytes, read_json, sha256, write_synced
-
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
+from ..files import deferred, hidden_path, read_bytes, read_json, sha256, write_synced
 
 BACKUP = "ropescale-backup"
 """The folder in which ``in_place`` keeps the original files."""
@@ -31,23 +24,10 @@ BACKUP = "ropescale-backup"
 FILES = ("config.json", "ropescale.json", "README.md", "tokenizer_config.json")
 """The only files that patching writes; weights and other files of a checkpoint are never replaced."""
 
-_MANIFEST, _PART, _LOCK = "manifest.json", ".part.ropescale", ".lock"
+_MANIFEST, _PART, _RECORD = "manifest.json", ".part.ropescale", "ropescale.json"
 
-
-@dataclass
-class Manifest:
-    """The content of ``manifest.json``.
-
-    Attributes:
-        originals: the SHA-256 of each original file that the backup contains or will contain, by name.
-        written: the SHA-256 of every content that ropescale wrote or will write, by name. A name that is missing in
-            ``originals`` is a new file.
-        finished: whether the change was completed.
-    """
-
-    originals: dict[str, str] = field(default_factory=dict)
-    written: dict[str, list[str]] = field(default_factory=dict)
-    finished: bool = True
+Digests = dict[str, list[str | None]]
+"""For every file in a manifest: the SHA-256 of the original, or None without one, and those of what replaced it."""
 
 
 def write_in_place(folder: Path, files: Mapping[str, bytes]) -> None:
@@ -55,60 +35,62 @@ def write_in_place(folder: Path, files: Mapping[str, bytes]) -> None:
 
     Args:
         folder: the checkpoint.
-        files: the new content by name; the names are among :data:`FILES`.
+        files: the new content by name; the names are among :data:`FILES`, the record last.
 
     Raises:
-        CheckpointError: the backup is a link to another folder or contains unknown files, another command is running,
-            or a file was changed since it was patched, or during this call.
+        CheckpointError: the backup is a link or contains unknown files, another command is running, or a file was
+            changed since it was patched, or during this call.
         ConfigError: an earlier backup is damaged.
     """
-    with _locked(folder, make=True) as backup:
-        manifest = _manifest(backup)
-        _refuse_changed(folder, manifest, "patching again")
-        new = [name for name in files if name not in manifest.written and os.path.lexists(folder / name)]
-        originals = {name: read_bytes(folder / name) for name in new}
-        manifest.originals |= {name: sha256(original) for name, original in originals.items()}
-        _store(backup, manifest)
-        for name, original in originals.items():
-            _replace(backup, backup / name, original, folder / name)
+    backup = folder / BACKUP
+    with _alone(folder):
+        if os.path.lexists(backup):
+            digests = _manifest(backup)
+        else:
+            backup.mkdir()
+            digests = {}
+        _refuse_changed(folder, digests, "patching again")
+        new = {name: read_bytes(folder / name) for name in files if name not in digests and (folder / name).exists()}
+        digests = {**digests, **{name: [sha256(content)] for name, content in new.items()}}
+        _store(backup, digests)
+        for name, content in new.items():
+            _replace(backup, backup / name, content, folder / name)
         for name, content in files.items():
-            manifest.written.setdefault(name, []).append(sha256(content))
-        manifest.finished = False
-        _store(backup, manifest)
-        _refuse_changed(folder, manifest, "patching")
+            original, *written = digests.get(name, [None])
+            digest = sha256(content)
+            digests[name] = [original, *(each for each in written if each != digest), digest]
+        _store(backup, digests)
+        _refuse_changed(folder, digests, "patching")
         for name, content in files.items():
             _replace(backup, folder / name, content)
-            manifest.written[name] = [sha256(content)]
-        manifest.finished = True
-        _store(backup, manifest)
+        _store(backup, {name: [original, *written[-1:]] for name, (original, *written) in digests.items()})
 
 
 def put_back(folder: Path) -> bool:
     """Restores every original file and removes added files; returns whether any file had been changed.
 
     Raises:
-        CheckpointError: the backup is a link to another folder, another command is running, or a file was changed since
-            it was patched.
+        CheckpointError: the backup is a link, another command is running, or a file was changed since it was patched.
         ConfigError: the manifest is damaged, or an original file is missing or changed.
     """
-    if not os.path.lexists(folder / BACKUP):
+    backup = folder / BACKUP
+    if not os.path.lexists(backup):
         return False
-    with _locked(folder) as backup:
-        manifest = _manifest(backup)
-        for name, digest in manifest.originals.items():
-            kept = backup / name if os.path.lexists(backup / name) else folder / name  # moved by an interrupted restore
-            if name in manifest.written and not _is_file(kept, digest):
+    with _alone(folder):
+        digests = _manifest(backup)
+        for name, (original, *written) in digests.items():
+            if written and original is not None and original not in (_digest(backup / name), _digest(folder / name)):
                 raise ConfigError(
                     f"{backup / name} is missing or is not the original; download the checkpoint's {name} again"
                 )
-        _refuse_changed(folder, manifest, "restoring")
-        for name in manifest.written:
-            if name not in manifest.originals:
+        _refuse_changed(folder, digests, "restoring")
+        for name in sorted(digests, key=lambda name: name != _RECORD):  # without its record, the restore is unfinished
+            if digests[name][0] is None:
                 (folder / name).unlink(missing_ok=True)
             elif os.path.lexists(backup / name):
                 os.replace(backup / name, folder / name)
-        _discard(backup, manifest)
-    return bool(manifest.written)
+        (backup / _MANIFEST).unlink(missing_ok=True)
+    return any(len(each) > 1 for each in digests.values())
 
 
 def is_interrupted(folder: Path) -> bool:
@@ -118,122 +100,78 @@ def is_interrupted(folder: Path) -> bool:
         CheckpointError: the backup is a link to another folder.
         ConfigError: the manifest is damaged.
     """
-    backup = folder / BACKUP
-    if not (backup / _MANIFEST).exists():
+    if not os.path.lexists(folder / BACKUP / _MANIFEST):
         return False
-    manifest = _manifest(backup)
-    restored = any(not os.path.lexists(backup / name) for name in manifest.originals)  # restoring moves originals back
-    recorded = os.path.lexists(folder / "ropescale.json")  # the record of the configuration's origin
-    return restored or not recorded or not manifest.finished
+    known, record = _manifest(folder / BACKUP).get(_RECORD, []), _digest(folder / _RECORD)
+    return record in known[:-1] and record != known[-1]
 
 
 @contextmanager
-def _locked(folder: Path, make: bool = False) -> Iterator[Path]:
-    """Yields the backup folder, locked against other commands; removes the folder at the end if it is unused.
-
-    Args:
-        make: create the folder if it is missing.
-    """
-    from filelock import FileLock, Timeout
-
-    backup = folder / BACKUP
-    _refuse_linked(backup)
-    with deferred():  # until the lock is removed; only small files are written
+def _alone(folder: Path) -> Iterator[None]:
+    """Keeps other commands from changing the folder in place; signals wait for the end of the block."""
+    if (folder / BACKUP).is_symlink():
+        raise CheckpointError(
+            f"{folder / BACKUP} is a symbolic link instead of a folder with originals; remove the link"
+        )
+    with deferred(), hidden_path(folder / BACKUP, alone=True):
         try:
-            if make:
-                backup.mkdir(exist_ok=True)
-            with FileLock(backup / _LOCK).acquire(timeout=0):
-                try:
-                    yield backup
-                finally:
-                    with suppress(OSError):
-                        with suppress(CheckpointError, ConfigError):
-                            manifest = _manifest(backup)
-                            if not manifest.written:  # no file was changed
-                                _discard(backup, manifest)
-                        (backup / _PART).unlink(missing_ok=True)
-                        (backup / _LOCK).unlink()
-        except Timeout:
-            raise CheckpointError(f"another command is changing {folder} in place; wait until it is done") from None
+            yield
         finally:
             with suppress(OSError):
-                backup.rmdir()
+                (folder / BACKUP / _PART).unlink(missing_ok=True)
+                (folder / BACKUP).rmdir()
 
 
-def _discard(backup: Path, manifest: Manifest) -> None:
-    """Removes the copies that are not needed any more, then the manifest; needs no room on the disk."""
-    for name, digest in manifest.originals.items():
-        if _is_file(backup / name, digest):
-            (backup / name).unlink()
-    (backup / _MANIFEST).unlink(missing_ok=True)
+def _digest(path: Path) -> str | None:
+    return sha256(read_bytes(path)) if path.is_file() and not path.is_symlink() else None
 
 
-def _refuse_linked(backup: Path) -> None:
-    for path in (backup, backup / _LOCK):
-        if path.is_symlink():
-            raise CheckpointError(f"{path} is a symbolic link instead of a folder with originals; remove the link")
-
-
-def _is_file(path: Path, digest: str) -> bool:
-    return path.is_file() and not path.is_symlink() and sha256(read_bytes(path)) == digest
-
-
-def _refuse_changed(folder: Path, manifest: Manifest, doing: str) -> None:
+def _refuse_changed(folder: Path, digests: Digests, doing: str) -> None:
     """Raises an error if a file is neither the original nor ropescale's, because its content has no backup."""
-    for name, written in manifest.written.items():
-        path, ours = folder / name, [*written, manifest.originals.get(name)]
-        if os.path.lexists(path) and (path.is_symlink() or sha256(read_bytes(path)) not in ours):
+    for name, known in digests.items():
+        path = folder / name
+        if os.path.lexists(path) and (_digest(path) is None or _digest(path) not in known):
             raise CheckpointError(
                 f"{path} was changed since it was patched in place, and {doing} would lose the changes; move "
                 "the file away first"
             )
 
 
-def _manifest(backup: Path) -> Manifest:
-    """Reads and validates the manifest, or returns an empty one if there is no file.
-
-    The manifest may come from a download, so any name other than those of :data:`FILES` is an error.
+def _manifest(backup: Path) -> Digests:
+    """Reads and checks the manifest, which may come from a download.
 
     Raises:
-        CheckpointError: the backup is a link to another folder, or contains a file that ropescale did not copy.
+        CheckpointError: the backup is a link, or contains a file that ropescale did not copy.
         ConfigError: the manifest is damaged, or names a file that patching never writes.
     """
-    path, manifest = backup / _MANIFEST, Manifest()
-    _refuse_linked(backup)
-    if path.exists():
-        from pydantic import ValidationError
-
-        try:
-            manifest = _adapter().validate_python(dict.fromkeys(asdict(manifest)) | read_json(path))
-        except ValidationError:
-            manifest = None
-    if manifest is None or not manifest.originals.keys() | manifest.written.keys() <= {*FILES}:
-        raise ConfigError(f"{path} is damaged; restore the originals next to it by hand")
+    path, originals, written = backup / _MANIFEST, {}, {}
+    if os.path.lexists(path):
+        content = read_json(path)
+        originals, written = content.get("originals"), content.get("written")
+        if not (
+            isinstance(originals, Mapping)
+            and isinstance(written, Mapping)
+            and {*originals, *written} <= {*FILES}
+            and all(isinstance(each, list) for each in written.values())
+        ):
+            raise ConfigError(f"{path} is damaged; restore the originals next to it by hand")
     for name in FILES:
-        if name not in manifest.originals and os.path.lexists(backup / name):
-            what = "does not list" if path.exists() else "is missing, so it does not list"
-            raise CheckpointError(f"{path} {what} the copy of {name}; restore that copy by hand, or move it away")
-    return manifest
+        if name not in originals and os.path.lexists(backup / name):
+            raise CheckpointError(
+                f"{path} does not list the copy of {name}; restore that copy by hand, or move it away"
+            )
+    return {name: [originals.get(name), *written.get(name, [])] for name in {**originals, **written}}
 
 
-@cache
-def _adapter() -> TypeAdapter[Manifest]:
-    """Returns the validator of a manifest, which is cached because building it takes longer than reading the file."""
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(Manifest)
-
-
-def _store(backup: Path, manifest: Manifest) -> None:
-    _replace(backup, backup / _MANIFEST, (json.dumps(asdict(manifest), indent=2) + "\n").encode())
+def _store(backup: Path, digests: Digests) -> None:
+    originals = {name: original for name, (original, *_) in digests.items() if original is not None}
+    written = {name: written for name, (_, *written) in digests.items() if written}
+    content = json.dumps({"originals": originals, "written": written}, indent=2) + "\n"
+    _replace(backup, backup / _MANIFEST, content.encode())
 
 
 def _replace(backup: Path, target: Path, content: bytes, original: Path | None = None) -> None:
-    """Writes a file atomically.
-
-    Args:
-        original: the file whose mode and times the written file gets. Default: the mode of the replaced file, if any.
-    """
+    """Writes a file atomically, with the mode and times of ``original``, or the mode of the replaced file."""
     write_synced(backup / _PART, content)
     if original is not None:
         shutil.copystat(original, backup / _PART)

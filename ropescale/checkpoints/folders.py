@@ -68,7 +68,8 @@ def files_of(folder: Path) -> list[Path]:
     found: list[Path] = []
     for above, folders, files in os.walk(folder, onerror=_raise):
         folders[:] = [name for name in folders if name not in _SKIPPED]
-        found += [Path(above, name).relative_to(folder) for name in files if name not in _SKIPPED]
+        kept = (name for name in files if name not in _SKIPPED and not name.startswith(f".{BACKUP}."))
+        found += [Path(above, name).relative_to(folder) for name in kept]
     return sorted(found)
 
 
