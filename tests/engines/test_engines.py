@@ -219,9 +219,9 @@ def test_each_engines_difference_is_said_where_it_is_and_only_there(name, spec, 
     assert len(found) == len(said) and all(map(str.startswith, found, said)), found
 
 
-def card_of(config: dict[str, Any], spec: str, source: str = "org/name", target: str = "PATH") -> str:
+def card_of(config: dict[str, Any], spec: str, source: str = "org/name") -> str:
     """The card of a patched checkpoint whose source has none."""
-    return card(Path("no README.md"), make_plan(config, spec), source, target).decode()
+    return card(Path("no README.md"), make_plan(config, spec), source).decode()
 
 
 def test_engines_are_told_the_pairs_that_the_schedule_was_computed_for():
@@ -259,12 +259,11 @@ def test_the_card_has_the_numbers_of_a_schedule_whose_file_the_reader_lacks(tmp_
     assert again.tables["all"].inv_freq == pytest.approx(plan.tables["all"].inv_freq, rel=1e-14)
 
 
-def test_the_card_of_a_repository_has_its_name_in_every_command():
-    text = card_of(LLAMA, "ntk-su:factor=4", "org/base", "me/long")
-    assert "PATH" not in text
-    for command in ("vllm serve me/long ", "--model-path me/long ", "`ropescale verify me/long`", "-o long-16384.gguf"):
+def test_the_card_names_the_folder_in_every_command():
+    text = card_of(LLAMA, "ntk-su:factor=4", "org/base")
+    for command in ("vllm serve PATH ", "--model-path PATH ", "`ropescale verify PATH`", "-o PATH-16384.gguf"):
         assert command in text
-    assert text.count('from_pretrained("me/long")') == 2
+    assert text.count('from_pretrained("PATH")') == 2
 
 
 def test_the_card_lets_code_run_only_where_the_checkpoint_needs_its_own():
