@@ -85,7 +85,7 @@ _SECTIONS: Sections = {
         out_option("Write results, losses, plots and REPORT.md here."),
         "fresh force",
         flag("--dry-run", "Print the run's cost, time one batch, and stop."),
-        "verbose as_json",
+        "verbose quiet as_json",
     ],
     **MODEL_SECTION,
     **SERVER_SECTION,
@@ -138,9 +138,7 @@ def command(model: str | None, source: Sequence[str], lengths: list[int], dry_ru
             print_result(options["as_json"], found.to_dict, found.to_markdown)
         return
     keywords = {**given, **keywords_for(api.perplexity, options), "metric_options": _further(options)}
-    measure(
-        lambda: api.perplexity(documents=text, lengths=lengths, progress=True, **keywords), options, writable_folder
-    )
+    measure(lambda: api.perplexity(documents=text, lengths=lengths, **keywords), options, writable_folder)
 
 
 def _further(options: dict[str, Any]) -> dict[str, object]:
@@ -159,4 +157,6 @@ def _schedules(options: dict[str, Any]) -> Schedules:
 def _asked(options: dict[str, Any]) -> PerplexityOptions:
     from ..evals.running.options import PerplexityOptions
 
-    return made(PerplexityOptions, options, of_metrics={name: options[name] for name in OPTIONS}, progress=True)
+    return made(
+        PerplexityOptions, options, of_metrics={name: options[name] for name in OPTIONS}, progress=not options["quiet"]
+    )

@@ -36,7 +36,10 @@ _SECTIONS: Sections = {
         "split text_field glob concat",
     ],
     **MODEL_SECTION,
-    "The result": [out_option("Write the key spans here, as JSON.", "FILE", required=True), "as_json fresh force"],
+    "The result": [
+        out_option("Write the key spans here, as JSON.", "FILE", required=True),
+        "as_json fresh force quiet",
+    ],
 }
 
 
@@ -62,7 +65,7 @@ def command(model: str, source: str, out: str, as_json: bool, force: bool, **opt
     from ..files import local_path
 
     checkpoint, text = made(Checkpoint, options, name=model), text_of([source], options)
-    found = api.keys(checkpoint, text, out=out, force=force, progress=True, **keywords_for(api.keys, options))
+    found = api.keys(checkpoint, text, out=out, force=force, **keywords_for(api.keys, options))
     if not world().leads:
         return
     print_result(as_json, lambda: found.made, lambda: _summary(found.made), local_path(out))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
 from pathlib import Path
@@ -56,9 +57,12 @@ def _servers(options: Mapping[str, Any]) -> list[Server]:
 
 
 def keywords_for(function: Callable[..., object], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the command's options that a measurement takes under the same name."""
+    """Returns the command's options that a measurement takes under the same name, and whether it shows progress."""
     own = ("model", "documents", "tokenizer", "source", "path")
-    return {name: options[name] for name in signature(function).parameters if name in options and name not in own}
+    if options["quiet"]:
+        os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"  # also read by transformers, when it is imported
+    same = {name: options[name] for name in signature(function).parameters if name in options and name not in own}
+    return {**same, "progress": not options["quiet"]}
 
 
 _LOCAL = (
@@ -103,7 +107,8 @@ def measure(call: Callable[[], Saved], options: Mapping[str, Any], folder_of: Ca
     _show(result, folder, options)
     if folder is not None:
         write_run_file(folder)
-        say(f"written to {folder}")
+        if not options["quiet"]:
+            say(f"written to {folder}")
 
 
 def _show(result: Saved, kept: Path | None, options: Mapping[str, Any]) -> None:
@@ -115,4 +120,4 @@ def _show(result: Saved, kept: Path | None, options: Mapping[str, Any]) -> None:
         where = "" if kept is None else f" or {kept / 'REPORT.md'}"
         return f"{result.summary()}\n\nAll tables: --verbose{where}."
 
-    print_result(options["as_json"], result.to_dict, page, kept)
+    print_result(options["as_json"], result.to_dict, page, kept, is_answer=not options["verbose"])

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
-from typing import Any
+from typing import Any, TextIO
 
 import click
 from click import Option
@@ -225,6 +225,7 @@ _OPTIONS = [
     flag("--fresh", "Measure again instead of resuming from OUT."),
     flag("--force", "Replace results in OUT of another text or model, or of a larger run."),
     flag("--verbose", "Print all tables of REPORT.md."),
+    flag("--quiet", "Print no progress and no notes, only warnings and errors."),
 ]
 _SHARED = {str(each.name): each for each in _OPTIONS}
 """Options that several commands share, by the names of their parameters."""
@@ -280,21 +281,42 @@ def say(line: str) -> None:
     """Prints a line to stderr, folded to the terminal; ignores write errors."""
     from ..output.wrapping import folded_to
 
+    text = folded_to(sys.stderr, visible(line))
+    if _has_colour(sys.stderr) and text.startswith("error:"):
+        text = click.style("error:", fg="red", bold=True) + text.removeprefix("error:")
     with suppress(OSError):
-        click.echo(folded_to(sys.stderr, visible(line)), err=True)
+        click.echo(text, err=True)
 
 
-def put(text: str, kept: object = None) -> None:
+def _has_colour(stream: TextIO | None) -> bool:
+    """Returns whether a stream is a terminal with colours that the user has not turned off (https://no-color.org)."""
+    return bool(stream and stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb")
+
+
+_NUMBER = re.compile(r"(?<![\w.:=])[-+]?\d[\d,]*(?:\.\d+)?%?(?![\w.=]*[:=])")
+
+
+def _coloured(text: str) -> str:
+    """Colours the numbers above the first table, which are those of the answer."""
+    answer, line, rest = text.partition("\n|")
+    return _NUMBER.sub(lambda found: click.style(found[0], fg="cyan", bold=True), answer) + line + rest
+
+
+def put(text: str, kept: object = None, is_answer: bool = False) -> None:
     """Prints a result to stdout.
 
     Args:
         kept: the file or folder that the result was written to.
+        is_answer: whether the text begins with an answer, whose numbers are coloured on a terminal.
 
     Raises:
         RunError: printing failed; the message names the stored result.
     """
+    lines = visible_lines(text)
+    if is_answer and _has_colour(sys.stdout):
+        lines = _coloured(lines)
     try:
-        click.echo(visible_lines(text))
+        click.echo(lines)
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -309,19 +331,21 @@ def drop_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def show(page: str, kept: object = None) -> None:
+def show(page: str, kept: object = None, is_answer: bool = False) -> None:
     """Prints a Markdown page like :func:`put`, fitted to the terminal or to COLUMNS."""
     from ..output.wrapping import fitted_to
 
-    put(fitted_to(sys.stdout, page), kept)
+    put(fitted_to(sys.stdout, page), kept, is_answer)
 
 
-def print_result(as_json: bool, plain: Callable[[], object], page: Callable[[], str], kept: object = None) -> None:
+def print_result(
+    as_json: bool, plain: Callable[[], object], page: Callable[[], str], kept: object = None, is_answer: bool = False
+) -> None:
     """Prints a result like :func:`put`, as JSON in full precision or as a page."""
     if as_json:
         print_json(plain(), kept)
     else:
-        show(page(), kept)
+        show(page(), kept, is_answer)
 
 
 def print_json(value: object, kept: object = None) -> None:

@@ -53,7 +53,7 @@ _SECTIONS: Sections = {
         option("--budget-tokens", "N", "Tokens to feed with each finalist (default: 256k)."),
         "bos",
     ],
-    "The result": [CONFIG, out_option("Write results, plots and REPORT.md here."), "fresh force verbose as_json"],
+    "The result": [CONFIG, out_option("Write results, plots and REPORT.md here."), "fresh force verbose quiet as_json"],
     **MODEL_SECTION,
     **SERVER_SECTION,
     "Feeding": ["batch_tokens"],
@@ -86,7 +86,7 @@ def command(model: str | None, source: Sequence[str], target_length: int, **opti
     stated = {name: value for name, value in keywords_for(api.recommend, options).items() if value is not None}
     keywords = {**model_of(options, model), **stated, "target_length": target_length}
     text = text_of(source, options)
-    measure(lambda: api.recommend(documents=text, progress=True, **keywords), options, _folder)
+    measure(lambda: api.recommend(documents=text, **keywords), options, _folder)
 
 
 def _folder(out: str) -> Path:

@@ -49,7 +49,7 @@ _SECTIONS: Sections = {
         CONFIG,
         out_option("Write results, every answer, heat maps and REPORT.md here."),
         flag("--fresh", "Measure again instead of resuming from OUT."),
-        "force verbose as_json",
+        "force verbose quiet as_json",
     ],
     **MODEL_SECTION,
     **SERVER_SECTION,
@@ -88,4 +88,4 @@ def command(model: str | None, lengths: list[int], **options: Any) -> None:
     from ..evals.retrieving.results import Retrieval
 
     keywords = {**model_of(options, model), **keywords_for(api.retrieval, options)}
-    measure(lambda: api.retrieval(lengths=lengths, progress=True, **keywords), options, Retrieval.writable_folder)
+    measure(lambda: api.retrieval(lengths=lengths, **keywords), options, Retrieval.writable_folder)

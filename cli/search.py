@@ -37,7 +37,7 @@ _SECTIONS: Sections = {
         CONFIG,
         out_option("Write the schedule here, and the run into the sibling folder FILE-search.", "FILE.json"),
         flag("--fresh", "Restart the search in the folder, instead of resuming."),
-        "force verbose as_json",
+        "force verbose quiet as_json",
     ],
     **MODEL_SECTION,
 }
@@ -66,7 +66,7 @@ def command(model: str, source: Sequence[str], **options: Any) -> None:
 
     keywords, text = keywords_for(api.search, options), text_of(source, options)
     checkpoint = made(Checkpoint, options, name=model)
-    measure(lambda: api.search(checkpoint, text, progress=True, **keywords), options, _folder)
+    measure(lambda: api.search(checkpoint, text, **keywords), options, _folder)
 
 
 def _folder(out: str) -> Path:

@@ -54,9 +54,10 @@ class Notes:
 class _Bar(tqdm):
     """A progress bar on a terminal, and elsewhere a line every :data:`EVERY` seconds."""
 
-    def __init__(self, title: str, total: int, shown: bool) -> None:
+    def __init__(self, title: str, total: int, shown: bool, line: int = 0) -> None:
         self._on_terminal = sys.stderr.isatty()
         how: dict[str, Any] = {"unit": "tok", "unit_scale": True, "dynamic_ncols": True}
+        how |= {"position": line, "leave": False} if line else {}
         if not self._on_terminal:
             how |= {"mininterval": EVERY, "bar_format": "{l_bar}{r_bar}", "file": io.StringIO()}
         super().__init__(desc=title, total=total, disable=not shown, **how)
@@ -80,11 +81,23 @@ class Progress:
         total: the number of tokens to feed.
         shown: whether this process shows progress.
         before: the stored NLLs of a resumed run, in nats.
+        whole: the progress of the run that the pass is a part of. Where there is no terminal, it has the only lines.
+        line: the line below the pass's bar on which the bar is drawn, and removed at its end; 0 for a pass.
     """
 
-    def __init__(self, title: str, total: int, shown: bool, before: Iterable[np.ndarray] = ()) -> None:
-        self._nll, self._scored = 0.0, 0
-        self._bar = _Bar(title if len(title) <= _TITLE else f"{title[: _TITLE - 1]}…", total, shown)
+    def __init__(
+        self,
+        title: str,
+        total: int,
+        shown: bool,
+        before: Iterable[np.ndarray] = (),
+        whole: Progress | None = None,
+        line: int = 0,
+    ) -> None:
+        self._nll, self._scored, self.shown = 0.0, 0, shown
+        self._title, self._whole = title if len(title) <= _TITLE else f"{title[: _TITLE - 1]}…", whole
+        alone = whole is None or not whole.shown or sys.stderr.isatty()
+        self._bar = _Bar(self._title, total, shown and alone, line)
         for nll in before:
             self._weigh(nll)
 
@@ -97,6 +110,8 @@ class Progress:
     def say(self, state: str) -> None:
         """Sets the text that follows the number of tokens, such as a loss."""
         self._bar.set_postfix_str(state, refresh=False)
+        if self._whole is not None:
+            self._whole.say(f"{self._title}, {state}")
 
     def add(self, fed: int, nll: np.ndarray | None = None) -> None:
         """Adds a finished batch.

@@ -189,8 +189,11 @@ class Runner:
             if each.task.confirm and (batches := each.finished[0].batches):
                 each.task.confirm(each.task.plan.batches[min(batches)], batches[min(batches)])
         try:
-            for title, group in groupby(self._tasks, key=lambda each: each.task.title):
-                self._run(title, list(group))
+            several = sum(bool(batches) for batches in self.left_of.values()) > 1
+            shown = self.notes.shown and several
+            with Progress("whole run", sum(batch.fed for batch in self.left), shown, line=1) as whole:
+                for title, group in groupby(self._tasks, key=lambda each: each.task.title):
+                    self._run(title, list(group), whole)
         finally:
             self._note_timing()
         if world.size > 1:
@@ -227,12 +230,12 @@ class Runner:
 
     # --- running ---
 
-    def _run(self, title: str, tasks: Sequence[_Assigned]) -> None:
+    def _run(self, title: str, tasks: Sequence[_Assigned], whole: Progress) -> None:
         """Scores and stores the batches of consecutive tasks with the same title."""
         total = sum(batch.fed for each in tasks for batch in each.own)
         stored = [arrays for each in tasks for done in each.finished for arrays in done.batches.values()]
         before = [arrays["nll"] for arrays in stored if "nll" in arrays]
-        with Progress(title, total, self.notes.shown and total > 0, before) as progress:
+        with Progress(title, total, self.notes.shown and total > 0, before, whole) as progress:
             for each in tasks:
                 with each.task.live() if each.own else nullcontext():
                     start = time.perf_counter()
@@ -242,6 +245,7 @@ class Runner:
                             each.finished[number].put(batch.number, numbers)
                         self._count(batch, passes, time.perf_counter() - start)
                         progress.add(batch.fed, found[0].get("nll"))
+                        whole.add(passes * batch.fed)
                         start = time.perf_counter()
                 if self.group.world.size == 1:
                     each.task.finish(each.finished)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import pickle
 import platform
 import re
+import sys
 from importlib import import_module, metadata
 
 import click
@@ -152,3 +154,24 @@ def test_a_schedule_of_the_users_own_is_explained_like_a_built_in_one(ran):
     described = json.loads(ran("schedules", f"{own}::Stretching", "--json").out)
     assert (described["fields"], described["length_dependent"]) == ([], True)
     assert "own_schedules.py names no class; write path/to/file.py::Class" in ran("schedules", own, code=2).err
+
+
+class Terminal(io.StringIO):
+    """A stream that is looked at."""
+
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize(("no_colour", "coloured"), [("", True), ("1", False)])
+def test_a_terminal_has_the_answers_numbers_and_errors_in_colour(monkeypatch, checkpoint, texts, no_colour, coloured):
+    words = ["eval", str(checkpoint), "--data", str(texts), "--lengths", "64,128", "--schedule", "yarn", "--quiet"]
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", no_colour)
+    monkeypatch.setattr(sys, "stdout", out := Terminal())
+    monkeypatch.setattr(sys, "stderr", err := Terminal())
+    assert shell.main(words) == 0 and shell.main(["inspect", "./nowhere"]) == 2
+    answer, _, table = out.getvalue().partition("\n|")
+    assert ("\x1b[36m" in answer) is ("\x1b[31m" in err.getvalue()) is coloured and "\x1b" not in table
+    said = [line for line in err.getvalue().splitlines() if line and "Loading weights" not in line]
+    assert len(said) == 1  # the error alone

@@ -27,6 +27,9 @@ def test_the_bar_ends_with_the_perplexity_of_the_table(monkeypatch):
     for row in result.rows:
         last = [line for line in drawn if line.startswith(f"{row.schedule} at 64: 100%")][-1]
         assert f"ppl {row.ppl:.4g}" in last and "tok/s" in last and "192/192" in last
+    whole = [line for line in drawn if line.startswith("whole run: 100%")]
+    [(done, total)] = {re.search(r" (\d+)/(\d+) ", line).groups() for line in whole}
+    assert done == total and int(total) >= 2 * 192
 
 
 def test_nothing_is_drawn_into_a_file_and_nothing_said_that_was_not_asked_for(monkeypatch, capsys):
@@ -47,3 +50,18 @@ def test_into_a_file_goes_a_line_a_minute_with_the_perplexity_of_all_that_is_sco
     said = capsys.readouterr().err.splitlines()
     assert [line.partition("%")[0] for line in said] == [f"as-is at 64:  {n}" for n in (30, 60, 90)]  # not at the end
     assert "300/1.00k [01:15<02:55, 4.00tok/s, ppl 16.82]" in said[0]
+
+
+def test_into_a_file_go_only_the_lines_of_the_whole_run(monkeypatch, capsys):
+    now = [1000.0]
+    monkeypatch.setattr("tqdm.std.time", lambda: now[0])
+    with Progress("whole run", 2000, True, line=1) as whole:
+        for title in ("as-is at 64", "yarn at 64"):
+            with Progress(title, 1000, True, whole=whole) as progress:
+                for _ in range(10):
+                    now[0] += 25
+                    progress.add(100, np.full(90, math.log(20), np.float32))
+                    whole.add(100)
+    said = capsys.readouterr().err.splitlines()
+    assert [line.partition("%")[0] for line in said] == [f"whole run:  {n}" for n in (15, 30, 45, 60, 75, 90)]
+    assert "300/2.00k [01:15<07:05, 4.00tok/s, as-is at 64, ppl 20.00]" in said[0] and "yarn at 64" in said[-1]
