@@ -12,13 +12,11 @@ import math
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
-from ...configs.class_defaults import ALL_LAYERS
 from ...errors import ConfigError, RopescaleError
 from ...lengths import parse_length
 from ...models.patching import Patch
@@ -85,8 +83,8 @@ class Remapped(Variant):
         from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
         with super().applied(length) as patch, ExitStack() as undo:
-            if length is not None and length > self._trained:
-                self._length = length
+            self._length = length or 0
+            if self._length > self._trained:
                 AttentionInterface.register(_NAME, self._attend)
                 AttentionMaskInterface.register(_NAME, AttentionMaskInterface()["sdpa"])
                 undo.callback(setattr, self._config, "_attn_implementation", self._config._attn_implementation)
@@ -94,7 +92,7 @@ class Remapped(Variant):
                 models = [module for module in self.model.modules() if isinstance(module, PreTrainedModel)]
                 for module, name in product(models, ("save_pretrained", "set_attn_implementation")):
                     undo.callback(_put, module, name, module.__dict__.get(name))
-                    _put(module, name, partial(_refuse, name))
+                    _put(module, name, _refuse)
                 try:
                     self._check()
                 except Exception as error:
@@ -184,12 +182,10 @@ class Remapped(Variant):
         (_, rotary), *more = rotary_modules(self.model)
         if more:
             raise ConfigError("it has several rotary modules")
-        kind, wide = ALL_LAYERS, states.float()
-        given = [wide, shift[None]]
-        if layer_keys(rotary) != [ALL_LAYERS]:
-            kind = self._config.layer_types[module.layer_idx]
-            given.append(kind)
-        cos, sin = (table / live_table(rotary, kind)[1] for table in rotary(*given))
+        kinds, wide = layer_keys(rotary), states.float()
+        kind = kinds[0] if len(kinds) == 1 else self._config.layer_types[module.layer_idx]
+        tables = rotary(wide, shift[None], *kinds[1:] and [kind])
+        cos, sin = (table / live_table(rotary, kind)[1] for table in tables)
         part, rest = wide.split([cos.shape[-1], wide.shape[-1] - cos.shape[-1]], dim=-1)
         turn = sys.modules[type(module).__module__].apply_rotary_pos_emb
         return torch.cat([turn(part, part, cos, sin)[0], rest], dim=-1).to(states.dtype)
@@ -207,8 +203,8 @@ def _put(module: nn.Module, name: str, value: object) -> None:
         del module.__dict__[name]
 
 
-def _refuse(name: str, *_: object, **__: object) -> NoReturn:
+def _refuse(*_: object, **__: object) -> NoReturn:
     raise RopescaleError(
-        f"{name} is refused: the positions of this model are remapped, which no file describes and another attention "
-        "would undo; leave the block first"
+        "the positions of this model are remapped, which no file describes and another attention would undo; leave the "
+        "block first"
     )
