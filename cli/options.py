@@ -40,7 +40,7 @@ class Place(click.ParamType):
 
 
 class SpecText(click.ParamType):
-    """A schedule's spec, completed by name, by field, or as a path."""
+    """A schedule's spec, completed by name or as a path."""
 
     name = "schedule"
 
@@ -52,16 +52,9 @@ class SpecText(click.ParamType):
         return value
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """Completes the name of a schedule, its fields after ``NAME:``, or a path."""
+        """Completes the name of a schedule, or a path."""
         from ..schedules import lookup, names
-        from ..schedules.fields import parameters
 
-        name, colon, fields = incomplete.partition(":")
-        if colon and name in names():
-            before, comma, last = fields.rpartition(",")
-            given = [field.partition("=")[0] for field in before.split(",")]
-            left = [field for field in parameters(lookup(name)) if field.startswith(last) and field not in given]
-            return [CompletionItem(f"{name}:{before}{comma}{field}=") for field in left]
         known = [CompletionItem(each, help=lookup(each).does) for each in names() if each.startswith(incomplete)]
         return known or [CompletionItem(incomplete, type="file")]
 
@@ -393,7 +386,7 @@ def refuse_given(why: str, instead: str, *names: str) -> None:
 
 
 class SectionedCommand(click.Command):
-    """A command whose help lists options in sections, and that rejects repeated options unless they allow it."""
+    """A command whose help lists options in sections, and that rejects options without effect."""
 
     sections: dict[str, list[Option]]
     lists_rare_apart = False
@@ -419,13 +412,6 @@ class SectionedCommand(click.Command):
 
     def _is_short(self, ctx: click.Context) -> bool:
         return self.lists_rare_apart and "help_all" not in ctx.meta
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parses the arguments; raises an error for a repeated option, whose first value would be replaced silently."""
-        for param, count in Counter(self.make_parser(ctx).parse_args(list(args))[2]).items():
-            if count > 1 and isinstance(param, Option) and not (param.multiple or param.count or param.is_flag):
-                raise click.UsageError(f"{max(param.opts, key=len)} is given {count} times; give it once", ctx)
-        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Runs the command; raises an error for an option that another one deprives of its effect."""

@@ -45,7 +45,7 @@ def load_model(
 
     Raises:
         CheckpointError: loading failed.
-        ConfigError: the model needs custom code that may not run, or its class has no tensor-parallel plan.
+        ConfigError: the model needs custom code that may not run, or its attention is bidirectional.
         DataError: the device cannot be used.
     """
     import torch
@@ -76,10 +76,6 @@ def load_model(
     except (ConfigError, CheckpointError):
         raise
     except Exception as error:
-        if tensor_parallel and "has no `tp_plan`" in str(error):
-            kind = read_config(folder).get("model_type")
-            why = f"transformers has no tensor-parallel plan for {folder} ({kind}); leave tp out"
-            raise ConfigError(why, "tp") from None
         raise refusal(f"{folder} does not load as a causal language model", error) from error
 
 
@@ -150,20 +146,15 @@ def load_tokenizer(
 
     refuse_unloadable(base or folder)
     refuse_code(base or folder, trust_remote_code)
-    if not any(any(folder.glob(pattern)) for pattern in _TOKENIZER_FILES):
-        raise CheckpointError(f"{folder} has no tokenizer; copy the model's tokenizer files into it (tokenizer.json)")
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, **_code(trust_remote_code))
     except Exception as error:  # errors of many libraries, which all mean that the tokenizer cannot be loaded
-        raise refusal(f"{folder} has no tokenizer that transformers can load", error) from error
+        what = f"{folder} has no tokenizer that transformers can load (copy the model's tokenizer files into it)"
+        raise refusal(what, error) from error
     longest = tokenizer.model_max_length
     if not isinstance(longest, (int, float)):  # transformers compares this limit with the length of every text
         raise ConfigError(f"{folder}/tokenizer_config.json: model_max_length is {brief(longest)}; write a number")
     return tokenizer
-
-
-_TOKENIZER_FILES = ("*token*", "vocab*", "merges.txt", "*.model", "*.spm", "*.tiktoken", "spiece*", "*.vocab")
-"""Every tokenizer has at least one of these files; a custom class may read others."""
 
 
 def refuse_code(folder: Path, trust_remote_code: bool = False) -> None:

@@ -210,14 +210,10 @@ def _examine_generation(model: nn.Module, report: Verification, lengths: Sequenc
             f"{fault.position + 1:,} tokens; rounding may cause at most {fault.tolerance:.1e}, and the frequencies are "
             f"constant{also}"
         )
-    report.warnings += list(_remarks(report, str(next(model.parameters()).dtype).removeprefix("torch.")))
+    report.warnings += list(_remarks(report))
 
 
-_COARSE = 0.1
-"""The tolerance above which a serious fault could go undetected, in units of the logits' spread."""
-
-
-def _remarks(report: Verification, dtype: str) -> Iterator[str]:
+def _remarks(report: Verification) -> Iterator[str]:
     """Yields remarks on the comparison for the user."""
     changed = [stretch for stretch in report.generation if stretch.verdict == EXPLAINED]
     if changed:
@@ -236,12 +232,6 @@ def _remarks(report: Verification, dtype: str) -> Iterator[str]:
         yield (
             f"decoding cannot be judged after {stretch.position + 1:,} tokens: forward passes over longer and shorter "
             "texts differ as well; rounding may change the routing to experts or the tokens that are attended to"
-        )
-    coarse = max(stretch.tolerance for stretch in report.generation)
-    if coarse > _COARSE:
-        yield (
-            f"rounding alone may move this model's logits by {coarse:.2g} of their spread in {dtype}, so smaller "
-            "faults go undetected; float32 detects more"
         )
 
 

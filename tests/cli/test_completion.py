@@ -1,4 +1,4 @@
-"""A shell's TAB offers schedules, their fields, engines, and paths where paths belong."""
+"""A shell's TAB offers schedules, engines, and paths where paths belong."""
 
 from __future__ import annotations
 
@@ -26,11 +26,6 @@ def offered(*words: str, last: str = "") -> list[tuple[str, str]]:
 def test_schedules_are_completed_by_name(words):
     assert offered(*words, last="yar") == [("plain", "yarn")]
     assert offered(*words) == [("plain", name) for name in names()]
-
-
-def test_a_schedules_fields_are_completed_and_each_once():
-    left = offered("patch", "m", "--schedule", last="yarn:factor=4,beta_fast=16,beta_")
-    assert left == [("plain", "yarn:factor=4,beta_fast=16,beta_slow=")]
 
 
 @pytest.mark.parametrize(

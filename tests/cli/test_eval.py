@@ -140,7 +140,7 @@ def test_missing_things_are_one_sentence(refused, checkpoint, texts):
 def test_a_checkpoint_without_weights_or_tokenizer_is_one_sentence(refused, texts, tmp_path):
     model = write_checkpoint(tmp_path / "model", llama(vocab_size=257).config.to_dict())
     words = ["eval", model, "--data", texts, "--lengths", "64"]
-    assert "has no tokenizer; copy the model's tokenizer files into it (tokenizer.json)" in refused(*words)
+    assert "has no tokenizer that transformers can load (copy the model's tokenizer files into it)" in refused(*words)
     byte_tokenizer().save_pretrained(model)
     assert "does not load as a causal language model" in refused(*words)
 

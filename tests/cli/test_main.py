@@ -48,13 +48,6 @@ def test_every_listed_command_explains_itself_and_each_option_once_in_sections(n
     assert set(re.findall(r"(?<=  )(?:-\w, )?--([\w-]+)", last)) <= {"help", "help-all"}
 
 
-@pytest.mark.parametrize(
-    "words", [["verify", "m", "--dtype", "float32", "--dtype", "float16"], ["patch", "m", "-o", "a", "--out", "b"]]
-)
-def test_an_option_that_counts_once_is_refused_twice(words, ran):
-    assert "is given 2 times; give it once" in ran(*words, code=2).err
-
-
 def test_the_version_comes_with_what_a_report_of_an_error_needs(ran):
     first, python, libraries = ran("--version").out.splitlines()
     assert first == f"ropescale {ropescale.__version__}"

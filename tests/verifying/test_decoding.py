@@ -309,7 +309,6 @@ def test_a_checkpoint_in_bfloat16_is_compared_in_float32_on_the_cpu_and_in_its_o
     assert max(stretch.tolerance for stretch in sharp.generation) < 1e-4
     assert own.generation[0].tolerance > 1e-2
     assert {stretch.verdict for stretch in own.generation} == {EQUAL}
-    assert any("float32 detects more" in warning for warning in own.warnings)
 
 
 CHOOSING = ("axk2", "deepseek_v32", "dots3_note", "dots3_note_text", "glm_moe_dsa", "hy_v4")

@@ -117,4 +117,4 @@ def test_a_class_without_a_plan_is_refused_by_name(texts, tmp_path):
     tiny.checkpoint(tmp_path, tiny_models.build("opt", vocab_size=258))
     done = launch(2, tmp_path, "--data", texts, "--lengths", "60", "--tp")
     assert done.returncode and done.stderr.count("error: ") == 1
-    assert f"plan for {tmp_path} (opt)" in done.stderr and "leave tp out" in done.stderr
+    assert "tp_plan" in done.stderr
