@@ -12,7 +12,6 @@ from click import IntRange, Option
 from ..evals.checking import Length as Tokens
 from ..evals.metrics import OPTIONS
 from ..evals.metrics import base as metrics
-from ..request import made, options_in
 from .measuring import keywords_for, measure, model_of, text_of
 from .options import (
     MODEL_SECTION,
@@ -25,7 +24,6 @@ from .options import (
     model_argument,
     option,
     out_option,
-    print_result,
     request_sections,
     sectioned_command,
     switch,
@@ -33,8 +31,7 @@ from .options import (
 from .run_file import CONFIG
 
 if TYPE_CHECKING:
-    from ..evals.backends.schedules import Schedules
-    from ..evals.running.options import PerplexityOptions
+    pass
 
 DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
 """accelerate's device maps, which spread a model over several devices."""
@@ -84,7 +81,6 @@ _SECTIONS: Sections = {
         CONFIG,
         out_option("Write results, losses, plots and REPORT.md here."),
         "fresh force",
-        flag("--dry-run", "Print the run's cost, time one batch, and stop."),
         "verbose quiet as_json",
     ],
     **MODEL_SECTION,
@@ -100,7 +96,7 @@ _SECTIONS: Sections = {
 
 
 @sectioned_command("eval", _SECTIONS, model_argument(required=False))
-def command(model: str | None, source: Sequence[str], lengths: list[int], dry_run: bool, **options: Any) -> None:
+def command(model: str | None, source: Sequence[str], lengths: list[int], **options: Any) -> None:
     """Measure perplexity against length, under each schedule, on the same tokens.
 
     \b
@@ -132,11 +128,6 @@ def command(model: str | None, source: Sequence[str], lengths: list[int], dry_ru
     from ..evals.results.folder import writable_folder
 
     given, text = model_of(options, model), text_of(source, options)
-    if dry_run:
-        found = api.dry_run(given["model"], text, lengths, _schedules(options), options["bos"], _asked(options))
-        if found is not None:
-            print_result(options["as_json"], found.to_dict, found.to_markdown)
-        return
     keywords = {**given, **keywords_for(api.perplexity, options), "metric_options": _further(options)}
     measure(lambda: api.perplexity(documents=text, lengths=lengths, **keywords), options, writable_folder)
 
@@ -146,17 +137,3 @@ def _further(options: dict[str, Any]) -> dict[str, object]:
     from ..evals.api import perplexity
 
     return {name: options[name] for name in OPTIONS if name not in signature(perplexity).parameters}
-
-
-def _schedules(options: dict[str, Any]) -> Schedules:
-    from ..evals.backends.schedules import requested
-
-    return requested(options["schedules"], options["baseline"], options["factor"], options_in(options))
-
-
-def _asked(options: dict[str, Any]) -> PerplexityOptions:
-    from ..evals.running.options import PerplexityOptions
-
-    return made(
-        PerplexityOptions, options, of_metrics={name: options[name] for name in OPTIONS}, progress=not options["quiet"]
-    )

@@ -67,7 +67,7 @@ def keywords_for(function: Callable[..., object], options: Mapping[str, Any]) ->
 
 _LOCAL = (
     *("model", "schedules", *REQUEST_OPTIONS, "dtype", "device", "batch_tokens"),
-    *("tp", "device_map", "dry_run", "search", "search_tokens"),
+    *("tp", "device_map", "search", "search_tokens"),
 )
 """Parameters of measuring commands that apply only to a loaded model, not to a server."""
 

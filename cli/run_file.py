@@ -17,7 +17,7 @@ from ..schedules.base import suggest
 from .options import GIVEN, Place, SpecText, option
 
 NAME = "run.yaml"
-_NOT_WRITTEN = ("config", "as_json", "verbose", "dry_run")
+_NOT_WRITTEN = ("config", "as_json", "verbose")
 """Parameters that do not affect the measurement."""
 
 _NOT_READ = {

@@ -10,7 +10,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -32,7 +31,7 @@ from .recommending.options import TOLERANCE, RecommendOptions
 from .results.folder import writable_folder
 from .running.corpus import Corpus
 from .running.options import PerplexityOptions, refuse_impossible
-from .searching.options import SearchOptions, lengths_to, plan_of_start, schedule_file
+from .searching.options import SearchOptions, plan_of_start, schedule_file
 from .store import refuse_if_busy
 
 if TYPE_CHECKING:
@@ -46,7 +45,6 @@ if TYPE_CHECKING:
     from .results.saving import Writable
     from .retrieving.results import Retrieval
     from .retrieving.retrieval_run import RetrievalRun
-    from .running.dry_run import DryRun
     from .running.key_tokens import KeysRun
     from .running.perplexity import PerplexityRun
     from .running.runner import Measurement
@@ -166,55 +164,19 @@ def perplexity(
     given = opened(model, tokenizer, path)
     if remapped and given.served:
         raise DataError("remapped positions need a loaded model, not a server", "remapped")
-    with _processes(given) as group:
-        prepare = partial(_perplexity_run, given, documents, lengths, asked, bos, options)
-        return _carried_out(prepare, group, out, writable_folder, fresh, force, documents, progress)
 
+    def prepare(here: World, notes: Notes) -> PerplexityRun:
+        sizes, running = check_lengths(lengths), replace(options, progress=notes)
+        check_stride(running.stride, sizes)
+        planned = _planned(asked, given, sizes[-1], notes)
+        if running.asks_truncation and not given.served:
+            refuse_impossible(running.asks_truncation, sizes[-1], trained_in(given.configs[0]))
+        corpus = _corpus(given, documents, sizes, bos, running, notes)
+        from .running.perplexity import PerplexityRun
 
-def dry_run(
-    model: Model,
-    documents: TextsGiven,
-    lengths: int | str | Iterable[int | str],
-    schedules: Schedules,
-    bos: str | int,
-    options: PerplexityOptions,
-) -> DryRun | None:
-    """Plans a run of :func:`perplexity`, and times one batch, without storing anything; None but in the first process.
+        return PerplexityRun(given.backend(here, logits_bytes), corpus, planned)
 
-    Raises:
-        RunError: the batch does not fit into memory, or its logits are not finite.
-    """
-    given = opened(model)
-    with _processes(given) as group:
-        options = replace(options, stride=_stride(options.stride, documents, lengths))
-        found = _perplexity_run(given, documents, lengths, schedules, bos, options, group.world).dry_run()
-        return found if group.world.leads else None
-
-
-def _perplexity_run(
-    given: OpenedModel,
-    documents: TextsGiven,
-    lengths: int | str | Iterable[int | str],
-    schedules: Schedules,
-    bos: str | int,
-    options: PerplexityOptions,
-    here: World,
-) -> PerplexityRun:
-    """Prepares a measurement: checks what is cheap first, and loads the weights last."""
-    sizes, notes = check_lengths(lengths), _notes(options.progress, here)
-    options = replace(options, progress=notes)
-    check_stride(options.stride, sizes)
-    refuse_endless(documents, options.max_docs)
-    schedules = _planned(schedules, given, sizes[-1], notes)
-    if options.asks_truncation and not given.served:
-        refuse_impossible(options.asks_truncation, sizes[-1], trained_in(given.configs[0]))
-    texts, source = texts_of(documents)
-    corpus = Corpus(texts, sizes, given.tokenizer, bos, options, source)
-    given.refuse_unused(corpus.count("chat"))
-    given.warn(notes)
-    from .running.perplexity import PerplexityRun
-
-    return PerplexityRun(given.backend(here, options.logits_bytes), corpus, schedules)
+    return _carried_out(given, prepare, out, writable_folder, fresh, force, documents, progress)
 
 
 def retrieval(
@@ -293,8 +255,8 @@ def retrieval(
     asked = requested(schedules, baseline, factor, options_in(stated))
     given = opened(model, tokenizer, path)
 
-    def prepare(here: World) -> RetrievalRun:
-        sizes, notes = check_lengths(lengths), _notes(progress, here)
+    def prepare(here: World, notes: Notes) -> RetrievalRun:
+        sizes = check_lengths(lengths)
         planned = _planned(asked, given, sizes[-1], notes)
         if given.tokenizer is None:
             raise DataError("retrieval writes prompts; give tokenizer=", "tokenizer")
@@ -305,8 +267,7 @@ def retrieval(
         backend = given.backend(here)
         return RetrievalRun(backend, prompt_set, planned, replace(options, progress=notes))
 
-    with _processes(given) as group:
-        return _carried_out(prepare, group, out, Retrieval.writable_folder, fresh, force, prompts, progress)
+    return _carried_out(given, prepare, out, Retrieval.writable_folder, fresh, force, prompts, progress)
 
 
 def recommend(
@@ -374,33 +335,22 @@ def recommend(
     given, target = opened(model, tokenizer, path), parse_length(target_length)
     text = made(PerplexityOptions, stated, short_context=False, patching=options_in(stated, "target_length"))
     options = made(RecommendOptions, stated, text=text, name=given.name, revision=given.revision)
-    if not given.served:  # before torch is imported
-        objective_and_candidates(*given.configs, target, options)
-    from .recommending.results import Recommendation
-
-    with _processes(given) as group:
-        prepare = partial(_recommend_run, given, documents, target, bos, options)
-        return _carried_out(prepare, group, out, Recommendation.writable_folder, fresh, force, documents, progress)
-
-
-def _recommend_run(
-    given: OpenedModel, documents: TextsGiven, target: int, bos: str | int, options: RecommendOptions, here: World
-) -> RecommendRun:
-    """Prepares a recommendation: checks what is cheap first, and loads the weights last."""
-    from .recommending.recommend_run import RecommendRun
-
-    notes = _notes(options.text.progress, here)
-    options = replace(options, text=replace(options.text, progress=notes))
-    refuse_endless(documents, options.text.max_docs)
-    texts, source = texts_of(documents)
+    # Before torch is imported.
     if given.served:
         objective, candidates = served_candidates(given.configs[0], target, options, given.labels)
     else:
         objective, candidates = objective_and_candidates(*given.configs, target, options)
-    corpus = Corpus(texts, objective.lengths, given.tokenizer, bos, options.text, source)
-    given.refuse_unused(corpus.count("chat"))
-    given.warn(notes)
-    return RecommendRun(given.backend(here, options.text.logits_bytes), corpus, objective, candidates, options)
+    from .recommending.results import Recommendation
+
+    def prepare(here: World, notes: Notes) -> RecommendRun:
+        from .recommending.recommend_run import RecommendRun
+
+        reading = replace(text, progress=notes)
+        corpus = _corpus(given, documents, objective.lengths, bos, reading, notes)
+        backend = given.backend(here, logits_bytes)
+        return RecommendRun(backend, corpus, objective, candidates, replace(options, text=reading))
+
+    return _carried_out(given, prepare, out, Recommendation.writable_folder, fresh, force, documents, progress)
 
 
 def search(
@@ -464,34 +414,21 @@ def search(
     from .searching.results import files_of
 
     file = None if out is None else files_of(out)[0]
-    with _processes(given) as group:
-        prepare = partial(_search_run, given, documents, lengths_to(plan, target), bos, options, file)
-        return _carried_out(prepare, group, out, lambda name: files_of(name)[1], fresh, force, documents, progress)
 
+    def prepare(here: World, notes: Notes) -> SearchRun:
+        from .searching.search_run import SearchRun
+        from .searching.search_space import space_of
+        from .searching.windows import feed_text
 
-def _search_run(
-    given: OpenedModel,
-    documents: TextsGiven,
-    lengths: Sequence[int],
-    bos: str | int,
-    options: SearchOptions,
-    file: Path | None,
-    here: World,
-) -> SearchRun:
-    """Prepares a search: checks what is cheap first, and loads the weights last."""
-    from .searching.search_run import SearchRun
-    from .searching.search_space import space_of
-    from .searching.windows import feed_text
+        running = replace(options, progress=notes)
+        refuse_endless(documents, max_docs)
+        texts, source = texts_of(documents)
+        space_of(plan, target, options.engine)
+        data = feed_text(texts, target, given.tokenizer, bos, running, source=source)
+        given.warn(notes)
+        return SearchRun(given.backend(here, logits_bytes), data, running, file)
 
-    notes = _notes(options.progress, here)
-    options = replace(options, progress=notes)
-    refuse_endless(documents, options.max_docs)
-    texts, source = texts_of(documents)
-    plan = plan_of_start(given.configs[bool(options.patching.get("on_top"))], lengths[-1], options.patching)
-    space_of(plan, lengths[-1], options.engine)
-    data = feed_text(texts, lengths[-1], given.tokenizer, bos, options, source=source)
-    given.warn(notes)
-    return SearchRun(given.backend(here, options.logits_bytes), data, options, file)
+    return _carried_out(given, prepare, out, lambda name: files_of(name)[1], fresh, force, documents, progress)
 
 
 def keys(
@@ -536,37 +473,25 @@ def keys(
     if given.served:
         raise DataError("key tokens are found with a loaded model or a checkpoint, not with servers; give one")
 
-    def prepare(here: World) -> KeysRun:
+    settings = {"window": window, "stride": stride, "alpha": alpha, "beta": beta, "max_length": max_length}
+
+    def prepare(here: World, notes: Notes) -> KeysRun:
         texts, _ = texts_of(documents)
-        held, notes = (
-            chain.from_iterable(texts.values()) if isinstance(texts, Mapping) else texts,
-            _notes(progress, here),
-        )
+        held = chain.from_iterable(texts.values()) if isinstance(texts, Mapping) else texts
         from .running.key_tokens import KeysRun
 
         if given.tokenizer is None:
             raise DataError("key tokens are found in texts; give tokenizer= to encode them", "tokenizer")
         given.warn(notes)
-        run = KeysRun(
-            given.backend(here),
-            given.tokenizer,
-            held,
-            window=window,
-            stride=stride,
-            alpha=alpha,
-            beta=beta,
-            max_length=max_length,
-            notes=notes,
-        )
+        run = KeysRun(given.backend(here), given.tokenizer, held, settings, notes)
         if file is not None:
             run.result().check_replaces(file, force)
         return run
 
-    with _processes(given) as group:
-        folder = None if file is None else file.with_name(f"{file.stem}-run")
-        return _carried_out(
-            prepare, group, folder, lambda name: writable_folder(name, KIND), fresh, force, documents, progress, file
-        )
+    folder = None if file is None else file.with_name(f"{file.stem}-run")
+    return _carried_out(
+        given, prepare, folder, lambda name: writable_folder(name, KIND), fresh, force, documents, progress, file
+    )
 
 
 # --- What all runs share
@@ -582,9 +507,21 @@ def _processes(given: OpenedModel) -> Iterator[Group]:
         yield group
 
 
-def _notes(progress: bool | Notes, here: World) -> Notes:
-    """Returns a run's notes, which only the first process shows."""
-    return Notes(here.leads) if progress is True else Notes.of(progress)
+def _corpus(
+    given: OpenedModel,
+    documents: TextsGiven,
+    lengths: Sequence[int],
+    bos: str | int,
+    options: PerplexityOptions,
+    notes: Notes,
+) -> Corpus:
+    """Reads the documents of a measurement, before the weights are loaded."""
+    refuse_endless(documents, options.max_docs)
+    texts, source = texts_of(documents)
+    corpus = Corpus(texts, lengths, given.tokenizer, bos, options, source)
+    given.refuse_unused(corpus.count("chat"))
+    given.warn(notes)
+    return corpus
 
 
 def _planned(asked: Schedules, given: OpenedModel, longest: int, notes: Notes) -> Schedules:
@@ -605,8 +542,8 @@ def _stride(stride: int | None, documents: TextsGiven, lengths: int | str | Iter
 
 
 def _carried_out(
-    prepare: Callable[[World], Measurement[R]],
-    group: Group,
+    given: OpenedModel,
+    prepare: Callable[[World, Notes], Measurement[R]],
     out: str | Path | None,
     folder_of: Callable[[str | Path], Path],
     fresh: bool,
@@ -618,6 +555,7 @@ def _carried_out(
     """Prepares a measurement in every process, runs it, and writes its result.
 
     Args:
+        prepare: checks what is cheap first, and loads the weights last; gets this process and the notes to the user.
         folder_of: checks the output folder, before hours of work, and returns its path.
         documents: what is read; a folder with a text cannot be the output folder.
         file: the file of a result that is not a folder's.
@@ -630,20 +568,21 @@ def _carried_out(
     for name, value in (("fresh", fresh), ("force", force)):
         if value and out is None:
             raise DataError(f"{name} needs an output folder; name one", name, "out")
-    folder, here = None if out is None else folder_of(out), group.world
-    if folder is not None:
-        for each in folders_in(documents):
-            if folder.exists() and os.path.isdir(each) and os.path.samefile(each, folder):
-                raise DataError(f"{out} contains the measured text; choose another folder", "out", "source")
-        if here.leads:
-            refuse_if_busy(folder)
-    notes = _notes(progress, here)
-    if here.launched:
-        notes.tell(f"{here} measuring")
-    try:
-        measurement = prepare(here)
-    except KeyboardInterrupt:
+    with _processes(given) as group:
+        folder, here = None if out is None else folder_of(out), group.world
         if folder is not None:
-            notes.tell("the run stopped before the first measurement; run the same command to restart it")
-        raise
-    return carry_out(measurement, folder, fresh, group, force, file)
+            for each in folders_in(documents):
+                if folder.exists() and os.path.isdir(each) and os.path.samefile(each, folder):
+                    raise DataError(f"{out} contains the measured text; choose another folder", "out", "source")
+            if here.leads:
+                refuse_if_busy(folder)
+        notes = Notes(here.leads) if progress is True else Notes.of(progress)  # only the first process shows them
+        if here.launched:
+            notes.tell(f"{here} measuring")
+        try:
+            measurement = prepare(here, notes)
+        except KeyboardInterrupt:
+            if folder is not None:
+                notes.tell("the run stopped before the first measurement; run the same command to restart it")
+            raise
+        return carry_out(measurement, folder, fresh, group, force, file)

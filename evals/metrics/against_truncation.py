@@ -50,7 +50,7 @@ class TruncationRow:
 class AgainstTruncation(Metric[Stored, TruncationRow]):
     """The comparison of every schedule with truncation, on tokens with more context than the trained length."""
 
-    row, key, has_facts, called = TruncationRow, "truncation", True, "truncation"
+    row, key, has_facts = TruncationRow, "truncation", True
     columns = {  # noqa: RUF012
         "truncated_nll": "truncated_nll",
         "truncation_delta": "delta_nll",

@@ -91,7 +91,6 @@ class Metric(ABC, Generic[S_contra, R]):
         columns: the field of a row for each column of results.csv, which has a line per schedule and length.
         picture: the plot of the rows.
         options: the metric's options, read with :meth:`Option.of`.
-        called: the metric's name in the error for new results that would drop its rows; "" if every run has rows.
     """
 
     row: type[R]
@@ -100,7 +99,6 @@ class Metric(ABC, Generic[S_contra, R]):
     columns: Mapping[str, str] = {}
     picture: Picture[S_contra] | None = None
     options: tuple[Option[Any], ...] = ()
-    called: str = ""
 
     def check(self, options: Mapping[str, Any], documents: Sequence[Document]) -> None:
         """Checks, before a model is loaded, that the documents support these options.
@@ -108,10 +106,6 @@ class Metric(ABC, Generic[S_contra, R]):
         Raises:
             DataError: a document does not support an option.
         """
-
-    def is_planned(self, options: Mapping[str, Any]) -> bool:
-        """Returns whether a run with these options has rows of the metric."""
-        return True
 
     def recalled(self, results: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the options' values from a validated results.json."""

@@ -63,7 +63,7 @@ def masks_of(stored: Stored, distance: int | None) -> list[np.ndarray]:
 class FarRepeats(Metric[Stored, RepeatsRow]):
     """The perplexity of far repeats and of all other tokens."""
 
-    row, key, called = RepeatsRow, "repeats", "far repeats"
+    row, key = RepeatsRow, "repeats"
     options = (_DISTANCE,)
 
     def reduce(self, stored: Stored) -> list[RepeatsRow]:

@@ -48,7 +48,7 @@ _SPANS = Option[KeySpans | None](
 class KeyTokens(Metric[Stored, KeyTokensRow]):
     """The perplexity of the tokens inside the key spans."""
 
-    row, key, has_facts, called = KeyTokensRow, "key_tokens", True, "key tokens"
+    row, key, has_facts = KeyTokensRow, "key_tokens", True
     options = (_SPANS,)
 
     def check(self, options: Mapping[str, Any], documents: Sequence[Document]) -> None:
@@ -61,10 +61,6 @@ class KeyTokens(Metric[Stored, KeyTokensRow]):
         if spans is not None:
             for document in documents:
                 spans.marks(document)
-
-    def is_planned(self, options: Mapping[str, Any]) -> bool:
-        """Returns whether key spans are given."""
-        return options[_SPANS.name] is not None
 
     def recalled(self, results: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the facts about the key spans from results.json, which does not contain the spans themselves."""

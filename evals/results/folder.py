@@ -23,7 +23,6 @@ from ...output.formatting import listed, visible
 from .. import store
 from ..checking import Damaged, sealed, unsealed
 from ..facts import DataFacts, ModelFacts, Tables
-from ..metrics import METRICS
 
 RESULTS = "results.json"
 LOSSES = "losses.safetensors"
@@ -183,6 +182,8 @@ def refuse_loss(folder: Path, results: Mapping[str, Any], force: bool) -> None:
 
 def lost_from(there: Mapping[str, Any], results: Mapping[str, Any]) -> str:
     """Describes the results in a folder that new results lack, as the object of a sentence; "" if none are lost."""
+    if results.get("unfinished") and not there.get("unfinished"):
+        return "the results of a whole run"
     kind = there.get("kind", "perplexity")
     for part, names in _IDENTITY.items():
         for name, what in names.items():
@@ -201,10 +202,7 @@ def lost_from(there: Mapping[str, Any], results: Mapping[str, Any]) -> str:
     lengths = sorted({length for _, length in cells[0] - cells[1]})
     if lengths:
         return f"results at {listed([f'{length:,}' for length in lengths])} tokens, which this run leaves out"
-    compared = [any(row.get("kl") is not None for row in each.get("paired", ())) for each in (there, results)]
-    parts = ["the short-context cost"] if compared == [True, False] else []
-    parts += [each.called for each in METRICS if each.called and there.get(each.key) and not results.get(each.key)]
-    return f"figures of {listed(parts)}, which this run leaves out" if parts else ""
+    return ""
 
 
 _IDENTITY = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -35,7 +35,8 @@ class KeysRun:
     ``alpha`` nats, to below ``-beta``. The first ``window`` tokens are never key tokens.
 
     Args:
-        max_length: the number of tokens that longer texts are cut to; the tokens that follow are never key tokens.
+        made: the ``window``, ``stride``, ``alpha`` and ``beta``, and ``max_length``, the number of tokens that longer
+            texts are cut to; the tokens that follow are never key tokens.
 
     Raises:
         DataError: a document is not a text, the tokenizer has no offsets or is another model's, or no text has more
@@ -50,17 +51,13 @@ class KeysRun:
         backend: Backend,
         tokenizer: PreTrainedTokenizerBase,
         texts: Iterable[Unread],
-        *,
-        window: int,
-        stride: int,
-        alpha: float,
-        beta: float,
-        max_length: int,
+        made: Mapping[str, Any],
         notes: Notes,
     ) -> None:
         if not tokenizer.is_fast:
             raise DataError("key tokens need a tokenizer with offsets (a fast one); choose another key model")
-        self.backend, self.notes, self.window, self.alpha, self.beta = backend, notes, window, alpha, beta
+        self.backend, self.notes = backend, notes
+        window, stride, max_length = (made[name] for name in ("window", "stride", "max_length"))
         prefix, encoder = _prefix(tokenizer), TextEncoder(tokenizer)
         self._documents: list[Document] = []
         self._cut = 0
@@ -74,15 +71,7 @@ class KeysRun:
         sizes = [len(each.ids) for each in self._documents]
         if max(sizes, default=0) <= window:
             raise DataError(f"no text has more tokens than the window of {window:,}; give longer texts", "window")
-        facts = backend.facts
-        self._made: dict[str, Any] = {
-            "key_model": {"path": facts["path"], **backend.identity},
-            "window": window,
-            "stride": stride,
-            "alpha": alpha,
-            "beta": beta,
-            "max_length": max_length,
-        }
+        self._made = {"key_model": {"path": backend.facts["path"], **backend.identity}, **made}
         # One window per batch, so that the losses do not depend on the other texts.
         self._whole = plan_pass(sizes, max_length, stride, False, 1, lambda n, *_: _blocks(n, window, n))
         self._short = plan_pass(sizes, max_length, stride, False, 1, lambda n, *_: _blocks(n, window, stride))
@@ -122,7 +111,8 @@ class KeysRun:
         spans, found, scored = {}, 0, 0
         losses = zip(self._documents, self._losses["full"], self._losses["short"], strict=True)
         for document, whole, short in losses:
-            key = self.window + np.flatnonzero((short - whole > self.alpha) & (whole < -self.beta))
+            is_key = (short - whole > self._made["alpha"]) & (whole < -self._made["beta"])
+            key = self._made["window"] + np.flatnonzero(is_key)
             ends = cast(np.ndarray, document.byte_ends)
             before = np.concatenate([[0], ends])
             starts = before[np.searchsorted(ends, ends)]  # tokens that share a character have it whole

@@ -10,7 +10,6 @@ All passes are planned before the first one runs: schedule -> tables at each len
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -26,7 +25,7 @@ from ..data import chats
 from ..data.documents import check_ids
 from ..data.windows import sliding
 from ..facts import Divergence, Pass, Tables, Truncation
-from ..metrics import METRICS, OPTIONS
+from ..metrics import OPTIONS
 from ..metrics.paired import short_length
 from ..metrics.verdicts import too_few
 from ..parallel.processes import Group, World
@@ -37,7 +36,6 @@ from ..scoring.scorer import SCORING
 from ..statistics.intervals import PERCENT
 from ..store import Store
 from .corpus import Corpus
-from .dry_run import DryRun
 from .jobs import Job, distinct, task_of
 from .options import refuse_impossible
 from .runner import Facts, Runner, Task
@@ -129,31 +127,6 @@ class PerplexityRun:
                 self._texts.check(runner.left[0])
             runner.run(self._about)
 
-    def dry_run(self) -> DryRun:
-        """Plans the run and times one batch, without storing anything.
-
-        Raises:
-            RunError: the batch does not fit into memory, or its logits are not finite.
-        """
-        runner = self._runner(Store(), Group(World()))
-        with self.backend.ready():
-            jobs = self._taken(runner)[0]
-            widest = _widest(jobs[:1])
-            scorer = self._texts.under(jobs[0].tables)
-            with jobs[0].tables.live():
-                scorer.score(widest)
-                start = time.perf_counter()
-                scorer.score(widest)
-                seconds = time.perf_counter() - start
-        passes = [
-            {"title": title, "windows": sum(len(each.feeds) for each in batches), "batches": len(batches),
-             "tokens": sum(each.fed for each in batches)}
-            for title, batches in runner.left_of.items() if batches
-        ]  # fmt: skip
-        work = sum(each.fed * self.backend.work(each.positions) for each in runner.left)
-        seconds *= work / (widest.fed * self.backend.work(widest.positions))
-        return DryRun(passes, self.backend.memory(widest), seconds, widest.fed)
-
     @cached_property
     def facts(self) -> Facts:
         """The facts that determine the numbers of all passes; each pass has additional facts."""
@@ -239,19 +212,9 @@ class PerplexityRun:
 
     def planned(self) -> dict[str, Any]:
         """Returns the part of results.json that is known before the run."""
-        options, known = self.options, self.result()
-        lengths, trained = self.corpus.lengths, known.trained_length
-        rows = [{"schedule": each.label, "length": length} for each in self.variants for length in lengths]
-        short = options.short_context and short_length(lengths, trained) is not None and len(self.variants) > 1
-        return {
-            "model": known.model,
-            "data": known.data,
-            "protocol": known.protocol,
-            "rows": rows,
-            "paired": [{"kl": 0.0}] if short else [],
-            **{metric.key: metric.is_planned(options.of_metrics) for metric in METRICS if metric.called},
-            "truncation": options.truncation is not False and trained is not None and lengths[-1] > trained,
-        }
+        known = self.result()
+        rows = [{"schedule": each.label, "length": length} for each in self.variants for length in self.corpus.lengths]
+        return {"model": known.model, "data": known.data, "protocol": known.protocol, "rows": rows}
 
     def result(self) -> Result:
         """Returns everything measured so far."""

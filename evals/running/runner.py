@@ -137,16 +137,7 @@ class Runner:
     @property
     def left(self) -> list[Batch]:
         """The remaining batches of this process, each repeated for every forward pass that it needs."""
-        return [batch for batches in self.left_of.values() for batch in batches]
-
-    @property
-    def left_of(self) -> dict[str, list[Batch]]:
-        """The remaining batches of this process by task title, repeated as in :attr:`left`."""
-        found: dict[str, list[Batch]] = {}
-        for each in self._tasks:
-            batches = [batch for batch in each.own for _ in range(each.passes(batch))]
-            found.setdefault(each.task.title, []).extend(batches)
-        return found
+        return [batch for each in self._tasks for batch in each.own for _ in range(each.passes(batch))]
 
     @property
     def tokens_left(self) -> int:
@@ -189,7 +180,7 @@ class Runner:
             if each.task.confirm and (batches := each.finished[0].batches):
                 each.task.confirm(each.task.plan.batches[min(batches)], batches[min(batches)])
         try:
-            several = sum(bool(batches) for batches in self.left_of.values()) > 1
+            several = len({each.task.title for each in self._tasks if each.own}) > 1
             shown = self.notes.shown and several
             with Progress("whole run", sum(batch.fed for batch in self.left), shown, line=1) as whole:
                 for title, group in groupby(self._tasks, key=lambda each: each.task.title):

@@ -39,28 +39,6 @@ def test_without_a_factor_the_largest_length_over_the_trained_one_is_taken_and_s
     assert [row for row in found if "linear" not in row["schedule"]] == same
 
 
-def test_a_dry_run_counts_what_the_run_feeds_and_writes_nothing(evaluate, tmp_path, monkeypatch):
-    words = ["--lengths", "32,96", "--schedule", "yarn:factor=2", "--truncation-stride", "8", "-o", tmp_path / "out"]
-    planned = json.loads(evaluate(*words, "--dry-run", "--json").out)
-    assert not (tmp_path / "out").exists()
-    fed = []
-    score = Scorer.score
-    monkeypatch.setattr(Scorer, "score", lambda self, ids, chunk=None: fed.append(ids.shape) or score(self, ids, chunk))
-    _, err = evaluate(*words)
-    titles = [each["title"] for each in planned["passes"]]
-    assert titles == ["as-is at 96", "yarn:factor=2 at 96", "short-context cost", "truncation to 64"]
-    tokens = sum(each["tokens"] for each in planned["passes"])
-    assert f"{tokens:,} tokens in " in err
-    alone = [each for each in planned["passes"] if each["title"] != "short-context cost"]
-    assert sum(math.prod(shape) for shape in fed) == sum(each["tokens"] for each in alone)
-    assert len(fed) == sum(each["batches"] for each in alone)
-    assert sum(shape[0] for shape in fed) == sum(each["windows"] for each in alone)
-    assert planned["seconds"] > 0 and planned["memory"].startswith("memory: ")
-    page = evaluate(*words, "--dry-run").out
-    assert f"{tokens:,} |" in page and "time: less than a minute in one process" in page
-    assert max(map(len, page.splitlines())) <= 110
-
-
 def test_stdout_is_the_table_alone(evaluate):
     out, err = evaluate("--lengths", "32,64,0.125k", "--schedule", "yarn:factor=2")
     said, table, rests, where = out.removesuffix("\n").split("\n\n")

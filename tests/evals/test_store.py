@@ -309,7 +309,6 @@ def test_what_changes_the_numbers_starts_a_new_run_and_is_named(out, lines, scor
 LESS = [
     ({"schedules": ["linear:factor=2"]}, "results of dynamic:factor=4, yarn:factor=4, which this run leaves out"),
     ({"lengths": [32]}, "results at 80 tokens, which this run leaves out"),
-    ({"short_context": False}, "figures of the short-context cost, which this run leaves out"),
     ({"model": llama(1)}, "results of another model"),
     ({"max_docs": 2}, "results of another text"),
     ({"stride": 11}, "results of another stride"),
@@ -441,7 +440,7 @@ def test_ctrl_c_before_the_first_batch_says_how_to_begin_again(words, tmp_path, 
         if where == "in the first batch":
             stopping(patched, 0)
         else:
-            patched.setattr("ropescale.evals.api._perplexity_run", raising(KeyboardInterrupt()))
+            patched.setattr("ropescale.evals.api._corpus", raising(KeyboardInterrupt()))
         said = ran(*kept, code=130)[1].splitlines()
         assert [line for line in said if line][-2:] == [BEGINS[where], "interrupted"]
         assert BEGINS[where] not in ran(*words, code=130)[1]  # without -o nothing is ever kept
