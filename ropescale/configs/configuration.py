@@ -69,6 +69,8 @@ class Configuration:
         path, unclear = find_section(config)
         found = at(config, path)
         section = found if isinstance(found, Mapping) else {}
+        if found is not None and not isinstance(found, Mapping):
+            unclear = f"{dotted(path)} must be an object of keys and values, not {brief(found)}"
         if path and not section.get("model_type"):
             entry = class_defaults.load().get(str(config.get("model_type"))) or {}
             section = {**section, "model_type": entry.get("text") or config.get("model_type")}

@@ -106,6 +106,7 @@ def _refuse_null(section: Section, stated: Mapping[str, object], filled: Mapping
     """
     kind, beside = stated["rope_type"], section.stated.get("original_max_position_embeddings")
     read = {
+        "rope_theta": True,
         "partial_rotary_factor": kind != "default" or _default_partial(section, filled) is not None,
         "original_max_position_embeddings": kind in ("yarn", "llama3") or (kind == "longrope" and beside is None),
     }

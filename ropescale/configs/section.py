@@ -6,6 +6,7 @@ import numbers
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from typing import TypeGuard, cast
 
 from ..errors import ConfigError
@@ -228,7 +229,9 @@ def normalised(parameters: Mapping[str, object]) -> Parameters:
         raise ConfigError(f"the rope parameters have rope_type {brief(new)} and type {brief(old)}; keep one")
     kind = new or old or "default"
     if kind == "mrope" and not isinstance(parameters.get("mrope_section"), (list, tuple)):
-        raise _lacking(kind, ["mrope_section"])
+        raise _lacking("mrope scaling", ["mrope_section"], "guesses")
+    if not (new or old) and any(name in parameters for name in ("rope_type", "type", *chain(*_REQUIRED.values()))):
+        raise _lacking("scaling", ["rope_type"], "stops or scales nothing")
     rest = {key: value for key, value in parameters.items() if key not in ("rope_type", "type")}
     return {"rope_type": _RENAMED_TYPES.get(kind, kind), **rest}
 
@@ -313,7 +316,7 @@ def check_parameters(parameters: Mapping[str, object]) -> None:
     present = {name for name, value in parameters.items() if value is not None or (kind, name) == ("yarn", "factor")}
     required = ("factor",) if kind == "proportional" and "factor" in parameters else _REQUIRED.get(kind, ())
     if lacking := [name for name in required if name not in present]:
-        raise _lacking(kind, lacking)
+        raise _lacking(f"{kind} scaling", lacking, "stops")
     for name in _SCALARS:
         if parameters.get(name) is not None and not _is_real(parameters[name]):
             raise ConfigError(f"{name} is {brief(parameters[name])} in the rope parameters; it must be {_REAL}")
@@ -323,11 +326,10 @@ def check_parameters(parameters: Mapping[str, object]) -> None:
             raise ConfigError(f"{name} is {brief(value)} in the rope parameters; each item must be {_REAL}")
 
 
-def _lacking(kind: str, names: Sequence[str]) -> ConfigError:
-    """Returns an error about the required keys that a scaling lacks."""
-    what = "guesses" if kind == "mrope" else "stops"
+def _lacking(which: str, names: Sequence[str], what: str) -> ConfigError:
+    """Returns an error about the required keys that a scaling lacks, and what transformers does without them."""
     return ConfigError(
-        f"the {kind} scaling in config.json lacks {', '.join(names)}, without which transformers {what}; add "
+        f"the {which} in config.json lacks {', '.join(names)}, without which transformers {what}; add "
         f"{'it' if len(names) == 1 else 'them'} to the rope parameters, or remove the scaling"
     )
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..configs.class_defaults import ALL_LAYERS
-from ..configs.configuration import Configuration, Scaling, write_rope
+from ..configs.configuration import Configuration, Scaling, read_rope, write_rope
 from ..configs.finding import StatedLength, dotted, sections_in
 from ..errors import ConfigError, RopescaleError, ScheduleError, WayOut
 from ..output.formatting import brief, listed, size
@@ -124,7 +124,11 @@ def make_plan(
     try:
         plan = _planned(config, request)
     except RopescaleError as error:
-        raise (advised(error, request, works) if error.advice else error) from None
+        tried = advised(error, request, works) if error.advice else error
+        if error.advice and not tried.advice:  # what is there may be wrong itself
+            for rope in read_rope(config, request.original_length).values():
+                from_rope_parameters(rope)
+        raise tried from None
     return replace(plan, unsavable=plan.unsavable and advised(plan.unsavable, request, works))
 
 

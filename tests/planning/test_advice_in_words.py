@@ -78,6 +78,19 @@ def test_an_option_that_is_advised_is_accepted(config, words, advice, followed, 
     ran("patch", "M", "--schedule", *followed.split())
 
 
+@pytest.mark.parametrize(
+    ("wrong", "why"), [({"truncate": "false"}, "true or false"), ({"beta_fast": 1}, "not be smaller")]
+)
+def test_a_wrong_value_is_named_where_no_option_leads_past_it(wrong, why, tmp_path, refused):
+    scaling = {"rope_type": "yarn", "factor": 8.0, "beta_slow": 32, "beta_fast": 64} | wrong
+    folder = write_checkpoint(tmp_path, LLAMA | {"rope_scaling": scaling})
+    for words in ("inspect", "patch --dry-run --schedule yarn:factor=2", "export --for vllm"):
+        assert f"the checkpoint's rope parameters: yarn: {next(iter(wrong))} " in (
+            said := refused(*words.split(), folder)
+        )
+        assert why in said
+
+
 @pytest.mark.parametrize("target", [4097, 1048577])
 def test_the_factor_that_is_advised_for_a_length_is_exact_enough_for_it(target, tmp_path, ran, refused):
     patch = ["patch", write_checkpoint(tmp_path, LLAMA), "--dry-run", "--target-length", target, "--schedule"]

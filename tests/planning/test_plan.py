@@ -699,7 +699,7 @@ WHOLE: dict[str, dict[str, Any]] = {
 }
 
 
-FILLED = ("original_max_position_embeddings", "partial_rotary_factor")
+FILLED = ("rope_theta", "original_max_position_embeddings", "partial_rotary_factor")
 """Keys that transformers fills in where they are absent, but not where they are null."""
 
 
@@ -730,12 +730,21 @@ def test_a_scaling_without_a_key_is_refused_by_every_command_where_transformers_
 
 
 @pytest.mark.parametrize("given", [{}, {"mrope_section": None}, {"mrope_section": 16}])
-def test_an_mrope_scaling_without_its_sections_is_refused_by_every_command(given, tmp_path, refused, ran):
+def test_a_scaling_without_its_type_or_mrope_without_its_sections_is_refused_by_every_command(
+    given, tmp_path, refused, ran
+):
     config = {"model_type": "qwen2_vl", **plain("qwen2_vl", 64, 4, 4096, 1e6)}
     folder = write_checkpoint(tmp_path, config | {"rope_scaling": {"type": "mrope", **given}})
     patch, export = ["patch", folder, "--dry-run", "--schedule"], ["export", folder, "--for", "vllm"]
     for words in (["inspect", folder], [*patch, "as-is"], [*patch, "yarn:factor=2"], export):
         assert "the mrope scaling in config.json lacks mrope_section" in refused(*words)
+    for scaling in ({"factor": 2.0}, {"type": None, "factor": 2.0}, {"rope_type": None}, {"type": ""}):
+        write_checkpoint(tmp_path, config | {"rope_scaling": scaling})
+        for words in (["inspect", folder], [*patch, "yarn:factor=2"], export):
+            said = (
+                "the scaling in config.json lacks rope_type, without which transformers stops or scales nothing; add it"
+            )
+            assert said in refused(*words)
     whole = {"rope_scaling": {"type": "mrope", "mrope_section": [4, 2, 2]}}
     ran("patch", write_checkpoint(tmp_path, config | whole), "--dry-run", "--schedule", "yarn:factor=2")
 

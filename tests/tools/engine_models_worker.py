@@ -168,6 +168,7 @@ WORKS: dict[str, Any] = {
     "divide": lambda a, b: a // b,
     "get_pp_indices": lambda layers, rank, size: (0, layers),
     "wrap_modules": list,
+    "resolve_linear_parallel_group": lambda *_, **__: (0, 1),
     "is_cpu": YES,
     "add_prefix": lambda name, prefix: f"{prefix}.{name}" if prefix else name,
     **dict.fromkeys("is_cuda is_hip is_mps is_musa is_npu is_xpu has_flashinfer get_bool_env_var".split(), NO),
@@ -351,7 +352,19 @@ def _published(config: dict[str, Any], name: str) -> Any:
     section = config.get("text_config") or config
     head = section.get("head_dim") or section["hidden_size"] // section["num_attention_heads"]
     share = (section.get("rope_parameters") or {}).get("partial_rotary_factor") or 1
-    return {"head_dim": head, "rotary_dim": int(head * share), "partial_rotary_factor": share}.get(name, StandIn())
+    known = {"head_dim": head, "rotary_dim": int(head * share), "partial_rotary_factor": share}
+    kinds = section.get("layer_types") or ()
+    if sys.argv[1] == "sglang" and "qwen3_5" in str(section.get("model_type")):  # whose configuration there is its own
+        known["layers_block_type"] = ["attention" if kind == "full_attention" else kind for kind in kinds]
+    return known.get(name, StandIn())
+
+
+def _leave_out_seeing(module: types.ModuleType) -> None:
+    """Replaces the image and sound encoders of a model file, so that the language model after them is built."""
+    for name, value in list(vars(module).items()):
+        is_layer = isinstance(value, type) and issubclass(value, torch.nn.Module)
+        if is_layer and FOREIGN.search(name) and "For" not in name:
+            setattr(module, name, stand_in(name))
 
 
 @cache
@@ -360,7 +373,11 @@ def _class(architecture: str) -> Any:
     module, name = MODULES[architecture]
     while True:
         try:
-            return getattr(importlib.import_module(module), name)
+            found = getattr(importlib.import_module(module), name)
+            for base in getattr(found, "__mro__", ()) if sys.argv[1] == "sglang" else ():
+                if base.__module__.startswith(OWN["sglang"][0]):
+                    _leave_out_seeing(sys.modules[base.__module__])
+            return found
         except ModuleNotFoundError as error:
             top = str(error.name).partition(".")[0]
             if top in (*FINDER.missing, sys.argv[1]):
@@ -391,6 +408,7 @@ if __name__ == "__main__":
     inside = importlib.import_module(f"{package.__name__}.factory") if sys.argv[1] == "sglang" else package
     CACHED = inside._ROPE_DICT
     if sys.argv[1] == "sglang":
+        torch.ops.sgl_kernel = StandIn()
         registry = Served(resolve_model_cls=lambda name: (_class(name), name))
         importlib.import_module("sglang.srt.models").registry = Served(ModelRegistry=registry)
     package.get_rope = _recorded(package.get_rope)
