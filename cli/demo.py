@@ -37,12 +37,9 @@ def command(ctx: click.Context, out: str) -> None:
     folder = writable_folder(out)
     patched, text = folder / "yarn-x8", folder / "text.jsonl"
     rows = "".join(f"{json.dumps({'text': each})}\n" for each in held_out_documents()).encode()
-    if (folder / "results.json").exists() and not text.exists():
-        raise CheckpointError(f"{folder} holds the results of another evaluation; choose another folder with -o")
-    if text.exists() and text.read_bytes() != rows:
-        raise CheckpointError(
-            f"{text} differs from the text of this Python version; remove it, or choose another folder with -o"
-        )
+    begun = text.exists() or (folder / "results.json").exists()
+    if begun and not (text.exists() and text.read_bytes() == rows):
+        raise CheckpointError(f"{folder} holds the results of another text; choose another folder with -o")
     say(f"1. patch: the reference model, trained at 256 tokens, to 2048 with YaRN x8 -> {patched}")
     patch_checkpoint(CHECKPOINT, patched, "yarn", factor=8, force=True)
     say("2. verify: build it as stock transformers would, and read the frequencies back")

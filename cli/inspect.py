@@ -88,8 +88,7 @@ def _summary(geometry: Geometry) -> list[list[str]]:
     if geometry.scaling:  # the keys on one line, lists by their length
         shown = []
         for key, value in geometry.scaling.items():
-            short = cut(value, 60) if isinstance(value, str) else brief(value)
-            short = f"{len(value)} values" if isinstance(value, list) else short
+            short = f"{len(value)} values" if isinstance(value, list) else brief(value)
             shown += [] if key in ("rope_type", "rope_theta") else [f"{cut(key, 60)}={short}"]
         scaling = cut(f"{geometry.scaling['rope_type']}: {', '.join(shown)}", 500)
     since = f", from pair {unturned[0]}" if unturned else ""

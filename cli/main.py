@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import difflib
 import io
-import platform
 import signal
 import sys
 import traceback
 from collections.abc import Sequence
-from importlib import import_module, metadata
+from importlib import import_module
 
 import click
 
@@ -42,10 +41,6 @@ COMMANDS = {
 DONE, FAILED, WRONG_INPUT, INTERRUPTED = 0, 1, 2, 130
 
 
-LIBRARIES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "huggingface_hub", "numpy", "click")
-EXTRAS = ("matplotlib", "gguf", "jinja2", "plotly", "peft")
-
-
 class LazyGroup(click.Group):
     """A group that imports a command's module only if the command is called or its help is shown."""
 
@@ -68,27 +63,13 @@ class LazyGroup(click.Group):
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
 )
-@click.option("--version", is_flag=True, help="Show the versions of ropescale, Python and the libraries.")
+@click.version_option(__version__, message="ropescale %(version)s")
 @click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
 @click.pass_context
-def group(ctx: click.Context, version: bool) -> None:
+def group(ctx: click.Context) -> None:
     """Extend the context of RoPE language models, and measure the effect."""
-    if version:
-        click.echo(_versions())
-    elif ctx.invoked_subcommand is None:
+    if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
-
-
-def _versions() -> str:
-    """Returns the versions of ropescale, Python, the system and the libraries, without importing the libraries."""
-    python = f"{platform.python_implementation()} {platform.python_version()} on {platform.platform()}"
-    libraries = []
-    for name in (*LIBRARIES, *EXTRAS):
-        try:
-            libraries.append(f"{name} {metadata.version(name)}")
-        except metadata.PackageNotFoundError:
-            libraries.append(f"{name} is not installed")
-    return f"ropescale {__version__}\n{python}\n{', '.join(libraries)}"
 
 
 def main(args: Sequence[str] | None = None) -> int:

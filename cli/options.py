@@ -6,7 +6,6 @@ import json
 import os
 import re
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
@@ -162,12 +161,9 @@ def out_option(help: str, metavar: str = "OUT", **more: Any) -> Option:
 def _pairs(ctx: click.Context, param: click.Parameter, values: Iterable[str]) -> dict[str, str]:
     """Returns ``key=value`` words as a dictionary."""
     pairs = [value.partition("=") for value in values]
-    counts = Counter(key for key, _, _ in pairs)
     for key, sign, value in pairs:
         if not (key and sign and value):
             raise click.BadParameter(f"{key + sign + value!r} is not key=value", ctx, param)
-        if counts[key] > 1:
-            raise click.BadParameter(f"{key} is set {counts[key]} times; set it once", ctx, param)
     return {key: value for key, _, value in pairs}
 
 

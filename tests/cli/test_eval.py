@@ -220,4 +220,4 @@ def test_the_demo_replaces_no_other_evaluation_and_says_so_before_it_measures(ev
     evaluate("--lengths", "32", "-o", tmp_path / "out")
     with unchanged(tmp_path):
         said = refused("demo", "-o", tmp_path / "out")
-    assert "holds the results of another evaluation; choose another folder" in said
+    assert "holds the results of another text; choose another folder" in said

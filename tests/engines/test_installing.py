@@ -20,8 +20,6 @@ import pytest
 from environments import environment
 from readme_blocks import MAKE, blocks_of, furnish
 
-import ropescale
-
 pytestmark = pytest.mark.engines
 
 EXTRAS = ("plot", "report", "gguf", "adapters")
@@ -152,12 +150,6 @@ def test_the_demo_runs_where_only_the_release_is_installed(complete):
     assert done.returncode == 0 and "live: yes" in done.stderr, done.stderr
     assert re.search(r"^\| yarn:factor=8 +\|", done.stdout, re.MULTILINE)
     assert (complete.place / "ropescale-demo" / "ppl_vs_length.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_the_version_names_what_is_installed(complete):
-    first, *rest = complete.run("ropescale", "--version").stdout.splitlines()
-    assert first == f"ropescale {ropescale.__version__}"
-    assert re.search("transformers 5[.]", rest[1]) and re.search("matplotlib .*gguf .*plotly .*peft ", rest[2])
 
 
 def test_the_sdist_installs_what_the_wheel_installs(complete, index, tmp_path_factory):
