@@ -228,15 +228,34 @@ def rotation_sha256(model: nn.Module) -> str:
 
 
 def arithmetic(model: PreTrainedModel) -> dict[str, str]:
-    """Returns the facts that determine rounding: device type, attention implementation, versions, and tensor
-    parallelism."""
-    shares, installed = getattr(model, "tp_size", None) or 1, versions()
+    """Returns the facts that determine rounding: the device, its libraries and precision, the attention implementation,
+    versions, and tensor parallelism."""
+    shares, installed, device = getattr(model, "tp_size", None) or 1, versions(), device_of(model)
     return {
-        "device": device_of(model).type,
+        "device": _device_name(device),
+        **(_cuda_settings() if device.type == "cuda" else {}),
         "attention": str(getattr(model.config, "_attn_implementation", None)),
         "torch": installed["torch"],
         "transformers": installed["transformers"],
         **({"tensor_parallel": str(shares)} if shares > 1 else {}),
+    }
+
+
+def _cuda_settings() -> dict[str, str]:
+    """Returns what changes the rounding of a pass on the same card: CUDA, cuDNN, TF32, and the kernels of attention."""
+    backends, cuda = torch.backends, torch.backends.cuda
+    kernels = {
+        "flash": cuda.flash_sdp_enabled(),
+        "cudnn": cuda.cudnn_sdp_enabled(),
+        "efficient": cuda.mem_efficient_sdp_enabled(),
+        "math": cuda.math_sdp_enabled(),
+    }
+    precision = getattr(cuda.matmul, "fp32_precision", None) or f"tf32 {cuda.matmul.allow_tf32}"
+    reduced = cuda.matmul.allow_bf16_reduced_precision_reduction
+    return {
+        "cuda": f"{torch.version.cuda}, cuDNN {backends.cudnn.version()}",
+        "precision": f"{precision}, bfloat16 sums {'reduced' if reduced else 'whole'}",
+        "attention_kernels": ", ".join(name for name, enabled in kernels.items() if enabled),
     }
 
 

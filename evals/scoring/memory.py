@@ -211,7 +211,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
     text = str(error).lower()
-    known = ("out of memory", "can't allocate memory", "not enough memory", "failed to allocate")
+    known = ("out of memory", "can't allocate memory", "not enough memory", "failed to allocate", "status_alloc_failed")
     return isinstance(error, RuntimeError) and any(words in text for words in known)
 
 

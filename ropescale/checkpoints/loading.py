@@ -65,6 +65,8 @@ def load_model(
     try:
         if device_map is not None:
             how["device_map"] = device_map
+        elif place.type != "cpu" and not tensor_parallel:
+            how["device_map"] = place  # so that the weights do not go through the memory of the machine
         elif tensor_parallel:
             from transformers.distributed.configuration_utils import DistributedConfig
 

@@ -345,6 +345,20 @@ def table_at(module: nn.Module, key: str, length: int) -> Table:
 
 
 @contextmanager
+def full_precision() -> Iterator[None]:
+    """Computes float32 products in float32 inside the block, whatever the caller allowed: TF32 keeps 10 bits, and would
+    round the positions."""
+    matmul = torch.backends.cuda.matmul
+    name, exact = ("fp32_precision", "ieee") if hasattr(matmul, "fp32_precision") else ("allow_tf32", False)
+    before = getattr(matmul, name)
+    setattr(matmul, name, exact)
+    try:
+        yield
+    finally:
+        setattr(matmul, name, before)
+
+
+@contextmanager
 def preserved(model: nn.Module) -> Iterator[None]:
     """Restores the rotary tables and their modules' attributes after the block, in the same tensors."""
     kept = [

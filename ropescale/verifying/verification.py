@@ -16,6 +16,7 @@ from ..models.rotary_modules import (
     RTOL,
     Table,
     difference,
+    full_precision,
     layer_keys,
     live_table,
     reads_mscale,
@@ -124,6 +125,7 @@ class Verification:
         return {"live": self.live, **asdict(self)}
 
 
+@full_precision()
 def compare_module(
     where: str,
     module: nn.Module,
