@@ -409,6 +409,13 @@ class SectionedCommand(click.Command):
     def _is_short(self, ctx: click.Context) -> bool:
         return self.lists_rare_apart and "help_all" not in ctx.meta
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parses the arguments; raises an error for a repeated option, whose first value would be replaced silently."""
+        for param, count in Counter(self.make_parser(ctx).parse_args(list(args))[2]).items():
+            if count > 1 and isinstance(param, Option) and not (param.multiple or param.count or param.is_flag):
+                raise click.UsageError(f"{max(param.opts, key=len)} is given {count} times; give it once", ctx)
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
         """Runs the command; raises an error for an option that another one deprives of its effect."""
         for names, other, needed, why in _NEEDED:

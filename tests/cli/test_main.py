@@ -47,6 +47,13 @@ def test_every_listed_command_explains_itself_and_each_option_once_in_sections(n
 
 
 @pytest.mark.parametrize(
+    "words", [["verify", "m", "--dtype", "float32", "--dtype", "float16"], ["patch", "m", "-o", "a", "--out", "b"]]
+)
+def test_an_option_that_counts_once_is_refused_twice(words, ran):
+    assert "is given 2 times; give it once" in ran(*words, code=2).err
+
+
+@pytest.mark.parametrize(
     ("words", "sentence"),
     [
         (["schedule"], "no such command 'schedule'; did you mean 'schedules'?"),

@@ -277,3 +277,20 @@ def test_deepseeks_softmax_scale_stays_under_a_table_that_goes_on_top_of_its_own
     tiny_mla("deepseek_v3", rope_parameters=parameters, max_position_embeddings=2560).save_pretrained(tmp_path / "in")
     ropescale.patch_checkpoint(tmp_path / "in", tmp_path / "out", "giraffe:scale_power=0.5", on_top=True)
     assert ropescale.verify(tmp_path / "out").softmax_factor == pytest.approx(1.8739, rel=3e-5)
+
+
+def test_tables_are_compared_in_full_precision_whatever_the_caller_allows(monkeypatch):
+    model, matmul, seen = build("llama"), torch.backends.cuda.matmul, []
+    own, before = type(model.model.rotary_emb).forward, matmul.fp32_precision
+
+    def watched(*given, **named):
+        seen.append(matmul.fp32_precision)
+        return own(*given, **named)
+
+    monkeypatch.setattr(type(model.model.rotary_emb), "forward", watched)
+    matmul.fp32_precision = "tf32"
+    try:
+        ropescale.verify(model)
+        assert "ieee" in seen and matmul.fp32_precision == "tf32"
+    finally:
+        matmul.fp32_precision = before
