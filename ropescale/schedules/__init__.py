@@ -38,6 +38,7 @@ from .base import label_of as label_of
 from .base import lookup as lookup
 from .base import names as names
 from .specs import Spec as Spec
+from .specs import create as create
 from .specs import describe as describe
 from .specs import parse as parse
 from .specs import resolve as resolve

@@ -185,6 +185,20 @@ def parse(spec: object) -> ParsedSpec:
     raise ScheduleError(f"a schedule is a name, a JSON object or a callable, not {brief(spec)}")
 
 
+def create(name: str, /, **fields: object) -> Schedule:
+    """Creates the built-in schedule ``name`` with these fields: ``create("yarn", factor=8) == Yarn(factor=8)``.
+
+    Raises:
+        ScheduleError: the name is unknown, or a field is missing, unknown, of the wrong type or out of range.
+    """
+    return _named(name).with_fields(**fields).build()
+
+
+def _named(name: str) -> Spec:
+    make = lookup(name)
+    return Spec(make, named=make.name)
+
+
 def describe(schedule: object) -> str:
     """Returns a schedule on one line, with its non-default fields: ``yarn:factor=8``."""
     return Spec.of(cast(Schedule, schedule)).text
@@ -231,8 +245,7 @@ def _from_text(text: str) -> ParsedSpec:
         colon = match["fields"] is not None
         spec = _from_json_file(name) if name.endswith(".json") else load_class(load(name), name)
     else:
-        make = lookup(name)
-        spec = Spec(make, named=make.name)
+        spec = _named(name)
     if not colon:
         return spec
     single, given = one(spec, name), dict[str, str]()

@@ -23,7 +23,7 @@ from ropescale.gguf.files import open_gguf
 from ropescale.gguf.model import config_of, read_model
 from ropescale.gguf.patching import patch_gguf
 from ropescale.gguf.routes import yarn_of_llama_cpp
-from ropescale.schedules import Yarn
+from ropescale.schedules import create
 
 S = "rope.scaling."
 PLAIN = [10000.0 ** (-2 * i / 16) for i in range(8)]
@@ -137,7 +137,7 @@ def test_longrope_keeps_its_two_lists_and_a_table_goes_into_both_where_there_is_
 )
 def test_what_llama_cpp_would_drop_of_yarn_becomes_a_table(fields):
     """Its numbers are those of the schedule, not of plain yarn."""
-    asked = Yarn(factor=8.0, **fields)
+    asked = create("yarn", factor=8.0, **fields)
     keys = patched(asked)
     table = asked(Rope(16, 10000.0, 256), 2048)
     assert factors_of("out.gguf") == pytest.approx([b / f for b, f in zip(PLAIN, table.inv_freq)], rel=1e-6)

@@ -59,7 +59,7 @@ PATCH = ["patch", "{checkpoint}", "-o", "out", "--schedule", "yarn", "--factor",
 
 def test_ropescale_and_its_schedules_and_geometry_are_pure_python(python):
     code = "import ropescale, ropescale.lengths, ropescale.schedules\n"
-    code += "print(ropescale.schedules.Yarn(factor=8)(ropescale.Rope(64, 10000.0, 256), 256))"
+    code += "print(ropescale.schedules.create('yarn', factor=8)(ropescale.Rope(64, 10000.0, 256), 256))"
     loaded = modules_after(python, code)
     assert "ropescale" in loaded and not loaded & (HEAVY | {"click"})
 

@@ -8,6 +8,7 @@ import torch
 from configurations import CONFIG
 from tiny import documents
 
+import ropescale
 from ropescale.engines import ENGINES
 from ropescale.engines.base import layers_of
 from ropescale.evals.searching.options import plan_of_start
@@ -95,6 +96,7 @@ def test_where_the_numbers_come_from_is_no_field_of_the_schedule(tmp_path):
     assert specs.parse(str(file)).build() == Yarn(factor=8)
     parsed = specs.parse({"full_attention": {"name": "yarn", "factor": 2}, "provenance": {}})
     assert list(parsed) == ["full_attention"]
+    assert ropescale.schedules.create("yarn", factor=8) == Yarn(factor=8)
 
 
 # --- for an engine, and with the model's own table kept for short text ---
