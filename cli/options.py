@@ -6,6 +6,7 @@ import json
 import os
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
@@ -161,10 +162,14 @@ def out_option(help: str, metavar: str = "OUT", **more: Any) -> Option:
 def _pairs(ctx: click.Context, param: click.Parameter, values: Iterable[str]) -> dict[str, str]:
     """Returns ``key=value`` words as a dictionary."""
     pairs = [value.partition("=") for value in values]
+    found: dict[str, str] = {}
     for key, sign, value in pairs:
         if not (key and sign and value):
             raise click.BadParameter(f"{key + sign + value!r} is not key=value", ctx, param)
-    return {key: value for key, _, value in pairs}
+        if key in found:
+            raise click.BadParameter(f"{key} is set twice; set it once", ctx, param)
+        found[key] = value
+    return found
 
 
 SCHEDULE = "A schedule: NAME[:key=value,...], FILE.py::Class, factors.json or JSON."
