@@ -52,9 +52,9 @@ def command(model: str, engines: tuple[str, ...], command_only: bool, as_json: b
       ropescale export Qwen/Qwen3-8B --for sglang --schedule yarn --target-length 128k
 
     Without --for, or with several, prints a line per engine: whether it loads the model and computes the same; else the
-    largest relative difference of a frequency, and the factors on cos and sin and on the softmax scale, divided by the
-    requested ones; the ground of the claim; the options that matter. Exits with 1 if one of the engines is not known to
-    compute the same.
+    largest relative differences of a frequency, of the factor on cos and sin and of the softmax scale, or - if not
+    known; the ground of the claim; the options that matter. Exits with 1 if one of the engines is not known to compute
+    the same.
 
     With one --for, prints whether the engine computes the schedule as requested, a table of the fields that differ
     (recomputed with the engine's own number, dropped or unsupported), and the command to paste. The numbers come from
@@ -70,10 +70,10 @@ def command(model: str, engines: tuple[str, ...], command_only: bool, as_json: b
     from ..errors import DataError, RunError
     from ..exporting import exports
 
-    if command_only and as_json:
-        raise DataError("command_only and as_json are mutually exclusive; leave one out", "command_only", "as_json")
-    if command_only and len(set(engines)) != 1:
-        raise DataError("command_only needs one engine; name it", "command_only", "engines")
+    if command_only and (as_json or len(set(engines)) != 1):
+        raise DataError(
+            "command_only prints the commands for one engine; name one, and leave JSON out", "engines", "as_json"
+        )
     done, *others = every = exports(model, engines or ENGINES, options.pop("schedule"), **options)
     if others:
         tell(note=dict.fromkeys(chain(*(each.notes for each in every))))
@@ -95,7 +95,7 @@ def _lines(every: Iterable[Export]) -> str:
     header = ["engine", "loads it", "the same", "frequencies", "cos and sin", "softmax", "ground", "options"]
     rows, words = [], {True: "yes", False: "no", None: "not known"}
     for done in every:
-        distances = ["-" if ratio is None else f"{ratio:.4g}" for ratio in astuple(done.distance)]
+        distances = [f"{each:.4g}".replace("inf", "-") for each in astuple(done.distance)]
         same = words[done.is_same if done.how != "not known" else None]
         rows.append([_name(done), words[done.loads], same, *distances, done.ground, done.options or "-"])
     return markdown(header, rows, right=[3, 4, 5])

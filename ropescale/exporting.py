@@ -20,7 +20,6 @@ from .output.formatting import argument, brief
 from .planning.plan import Plan, make_plan, refuse_unused
 from .record import original_config, read_record
 from .request import Request, RequestOptions
-from .schedules import describe
 from .schedules.as_is import stock_table
 
 
@@ -124,14 +123,14 @@ def _under_schedule(
         plan = replace(plan, original=stored, planned=wide, length=request.target_length)
     elif not plan.changes:
         raise ScheduleError("as-is changes nothing; leave the schedule out to serve the unchanged checkpoint")
-    serving, specs = serve(plan), {key: describe(each) for key, each in plan.schedules.items()}
-    done = exported(engine, serving, specs)
+    serving = serve(plan)
+    done = exported(engine, serving, plan.specs)
     return replace(done, notes=(*plan.notes, *done.notes)), serving, request
 
 
 def _serving(name: str, stored: Configuration, folder: Path, revision: str | None, plan: Plan) -> Serving:
     """Describes how to serve a folder's weights under a plan."""
-    record, specs = read_record(folder), {key: describe(each) for key, each in plan.schedules.items()}
+    record = read_record(folder)
     scaled = scaling_option(plan.request) if plan.original.is_scaled else ()
-    source = Source(words(specs, plan.request), argument(record.source) if record else None, revision, scaled)
+    source = Source(words(plan.specs, plan.request), argument(record.source) if record else None, revision, scaled)
     return of_plan(name, stored, plan, source)

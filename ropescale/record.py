@@ -14,7 +14,7 @@ from .files import read_json, sha256
 from .output.formatting import cut, stays_below, visible
 from .planning.plan import Plan
 from .rope import Rope
-from .schedules import Frequencies, Schedule, compute, describe, to_dict
+from .schedules import Frequencies, Schedule, compute, to_dict
 from .schedules.base import length_dependent
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def make_record(
         "schema": SCHEMA,
         "source": source,
         "schedule": {key: to_dict(schedule) for key, schedule in plan.schedules.items()},
-        "spec": {key: describe(schedule) for key, schedule in plan.schedules.items()},
+        "spec": plan.specs,
         "beneath": dict(plan.beneath),
         "frozen": dict(plan.frozen),
         "original_length": {key: rope.original_length for key, rope in plan.ropes.items()},

@@ -11,7 +11,6 @@ from ..output.formatting import argument
 from ..planning.advice import frozen, others, that_work
 from ..planning.plan import Plan, attempt
 from ..request import Request
-from ..schedules import describe
 from . import ENGINES
 from .base import Difference, Layers, Serving, Source, as_it_lies, layers_of, sentence
 from .exported import Export, exported, scaling_option, words
@@ -56,15 +55,14 @@ def patched(plan: Plan, name: str = "OUT", source: str = "MODEL") -> Serving:
         name: the folder.
         source: the folder or Hub id of the original weights.
     """
-    specs = {key: describe(schedule) for key, schedule in plan.schedules.items()}
     given = plan.request if plan.original.is_scaled else replace(plan.request, replace_scaling=False, on_top=False)
-    told = Source(words(specs, given), argument(source), scaled=scaling_option(given))
+    told = Source(words(plan.specs, given), argument(source), scaled=scaling_option(given))
     return as_it_lies(name, plan.planned, plan.length, told)
 
 
 def export_of(engine: str, serving: Serving, plan: Plan) -> Export:
     """Exports a folder that is patched by a plan, with the ways out if the engine cannot compute the schedule."""
-    done = exported(ENGINES[engine], serving, {key: describe(each) for key, each in plan.schedules.items()})
+    done = exported(ENGINES[engine], serving, plan.specs)
     if done.error is None:
         return done
     return replace(done, advice=tuple(ways_out(engine, serving, plan.request, plan.original.raw, patched)))

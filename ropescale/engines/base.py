@@ -380,7 +380,7 @@ class Serving:
         """Returns a copy with an engine's own rope parameters for each kind of layer."""
         return replace(self, layers=tuple(replace(layers, parameters=own_keys(layers)) for layers in self.layers))
 
-    def snippet(self, changed: Mapping[str, object]) -> str:
+    def snippet(self, changed: Mapping[str, object]) -> Command:
         """Returns Python code that loads the model in transformers, with changes to the language model's part."""
         revision = self.source.revision
         given = repr(self.model) if revision is None else f"{self.model!r}, revision={revision!r}"
@@ -390,7 +390,8 @@ class Serving:
         if changed:
             lines += [f"config = AutoConfig.from_pretrained({given})", "text = config.get_text_config()"]
             lines += [f"text.{key} = {value!r}" for key, value in changed.items()]
-        return "\n".join([*lines, f"model = AutoModelForCausalLM.from_pretrained({given}{passed})"])
+        lines.append(f"model = AutoModelForCausalLM.from_pretrained({given}{passed})")
+        return Command("python", "\n".join(lines))
 
     def needed_positions(self, multiplied: tuple[str, ...] = ("linear",)) -> int:
         """Returns the ``max_position_embeddings`` with which an engine's tables of cos and sin cover every position.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import astuple, dataclass, replace
@@ -14,44 +15,36 @@ from .base import Difference, Layers
 _KEYS = {"frequencies": "rope_type", "theta": "rope_theta", "original length": "original_max_position_embeddings"}
 """The rope parameters that differ, by the field of the difference; others have the field's name."""
 
-_OTHERS = ("switch", "attention factor", "softmax scale")
-"""The fields that are no rope parameters."""
-
-_VALUES = {"base RoPE": "default", "true": True}
-"""The values that are no numbers, as rope parameters."""
-
 
 @dataclass(frozen=True)
 class Distance:
-    """How far an engine is from the requested schedule; None where its number is not known.
+    """The largest relative differences from the requested schedule; infinite where the engine's number is not known.
 
     Attributes:
-        frequencies: the largest relative difference of a pair's frequency, at the served length, and at the trained
-            length if the requested table changes with the length.
-        attention_factor: the engine's multiplier of cos and sin, divided by the requested one.
-        softmax_scale: the engine's factor on the softmax scale, divided by the requested one.
+        frequencies: of a pair's frequency, at the served length, and at the trained length if the requested table
+            changes with the length.
+        attention_factor: of the multiplier of cos and sin.
+        softmax_scale: of the factor on the softmax scale.
     """
 
-    frequencies: float | None = None
-    attention_factor: float | None = None
-    softmax_scale: float | None = None
+    frequencies: float = math.inf
+    attention_factor: float = math.inf
+    softmax_scale: float = math.inf
 
 
-def farthest(kinds: Iterable[Distance]) -> Distance:
-    """Returns the largest distances of several kinds of layer; None if one of them is not known."""
-    largest = []
-    for same, column in zip((0, 1, 1), zip(*map(astuple, kinds))):
-        largest.append(None if None in column else max(column, key=lambda value, same=same: abs(value - same)))
-    return Distance(*largest)
+def largest(kinds: Iterable[Distance]) -> Distance:
+    """Returns the largest distances of several kinds of layer."""
+    return Distance(*map(max, zip(*map(astuple, kinds))))
 
 
 def distance(layers: Layers, differences: Iterable[Difference]) -> Distance:
     """Computes how far an engine with these differences is, for one kind of layer."""
-    found = {each.field: _value(each) for each in differences if each.status != "honoured"}
-    changed = {_KEYS.get(field, field): value for field, value in found.items() if field not in _OTHERS}
+    found = {each.field: _value(each.computes) for each in differences if each.status != "honoured"}
+    others = ("switch", "attention factor", "softmax scale")
+    changed = {_KEYS.get(field, field): value for field, value in found.items() if field not in others}
     # An engine that reads no rope_parameters reads no theta in them either.
     unread = "frequencies" in found and (layers.dialect == "v5" or layers.kind == "proportional")
-    if unread or None in changed.values():
+    if unread or math.inf in changed.values():
         return Distance()
     rope = replace(layers.configuration.ropes[layers.key], scaling=layers.parameters)
     own = replace(rope, scaling={**layers.parameters, **changed})
@@ -63,13 +56,13 @@ def distance(layers: Layers, differences: Iterable[Difference]) -> Distance:
     softmax = found.get("softmax scale", softmax_factor(own))
     return Distance(
         max((abs(one / other - 1) for one, other in pairs if other), default=0.0),
-        scale and scale / wanted.attention_scale,
-        softmax and softmax / softmax_factor(rope),
+        abs(scale / wanted.attention_scale - 1),
+        abs(softmax / softmax_factor(rope) - 1),
     )
 
 
-def _value(difference: Difference) -> Any:
-    """Returns the value that the engine computes as a rope parameter, or None if it is not one."""
+def _value(computes: str) -> Any:
+    """Returns the value that an engine computes as a rope parameter, infinite if it is not one."""
     with suppress(ValueError):
-        return float(difference.computes)
-    return _VALUES.get(difference.computes)
+        return float(computes)
+    return {"base RoPE": "default", "true": True}.get(computes, math.inf)

@@ -14,7 +14,7 @@ from ..planning.layers import is_windowed
 from ..request import Request
 from ..schedules import names
 from .base import LOST, Command, Difference, Engine, How, Serving, Status, sentence
-from .distance import Distance, distance, farthest
+from .distance import Distance, distance, largest
 
 _OPTION = re.compile(r"ropescale gguf|(?<!\S)-(?:c|-(?!model |model-path|schedule)[a-z-]+)(?: \d+)?|\w*config=\w+")
 """What sets a schedule or a length in a command, without the values of long options."""
@@ -54,7 +54,7 @@ class Export:
         how: the evidence; the weakest, if it differs between layer types.
         served_version: the version with which tests serve whole models, or "".
         loads: whether the engine loads the checkpoint under the schedule; None if that is not known.
-        distance: how far its numbers are from the requested ones; the largest, if it differs between layer types.
+        distance: how far its numbers are from the requested ones.
         reason: why there is no command; None if there are commands.
         advice: what to do instead, if there is an :attr:`error`; every way was tried.
     """
@@ -78,7 +78,11 @@ class Export:
     @property
     def error(self) -> RunError | None:
         """The error of an engine that cannot compute the schedule, or is not known to; None if it does."""
-        problem = self.reason or self.doubt
+        problem = self.reason
+        if problem is None and self.how == "not known":
+            problem = (
+                f"it is not known what {self.engine} computes for this model; compare its answers with transformers'"
+            )
         return None if problem is None else RunError(problem, advice=self.advice)
 
     @property
@@ -100,13 +104,6 @@ class Export:
     def refusal(self) -> str | None:
         """The reason and the advice as a sentence; None if there are commands."""
         return None if self.reason is None else str(self.error)
-
-    @property
-    def doubt(self) -> str | None:
-        """Why the commands may not serve the schedule, or None if it is known what the engine computes."""
-        if self.how != "not known" or self.reason is not None:
-            return None
-        return f"it is not known what {self.engine} computes for this model; compare its answers with transformers'"
 
     def to_dict(self) -> Mapping[str, object]:
         """Returns the export as a dict for JSON."""
@@ -138,12 +135,11 @@ def exported(engine: Engine, serving: Serving, schedules: Mapping[str, str]) -> 
     warnings = [each.warning for each in told if each.warning]
     reason = None
     if not commands and not is_head:
-        layers, reasons = spelled.layers[lost or 0], [each for each in differences[lost or 0] if each.status in LOST]
-        why = next((each.warning for each in reasons if each.warning), "")
+        layers, reasons = spelled.layers[lost or 0], differences[lost or 0]
+        why = next((each.warning for each in reasons if each.status in LOST and each.warning), "")
         warnings = [text for text in warnings if text != why]
         because = f": {why}".replace("{s}", "s") if why else ""
-        schedule = f"{layers.kind} for {layers.model_type}"
-        reason = f"{engine.name} cannot compute this schedule ({schedule}){because}"
+        reason = f"{engine.name} cannot compute this schedule ({layers.kind} for {layers.model_type}){because}"
     how = _evidence(engine, spelled, differences)
     stops = any("stops" in each.computes for each in chain(*differences))
     return Export(
@@ -163,7 +159,7 @@ def exported(engine: Engine, serving: Serving, schedules: Mapping[str, str]) -> 
         reason=reason,
         how=how,
         loads=False if stops else how != "not known" or None,
-        distance=farthest(map(distance, serving.layers, differences)),
+        distance=largest(map(distance, serving.layers, differences)),
         served_version=engine.served_version,
         notes=notes,
     )

@@ -69,7 +69,7 @@ class Transformers4Engine(Engine):
     def serve(self, serving: Serving) -> list[Command]:
         """Returns Python code that loads the model, and sets the keys if the schedule is not saved in the folder."""
         changed = {} if serving.is_written else serving.changes()
-        return [Command("python", serving.snippet({key: changed[key] for key in changed if key != "rope_parameters"}))]
+        return [serving.snippet({key: changed[key] for key in changed if key != "rope_parameters"})]
 
     def remaining(self, serving: Serving, layers: Layers) -> Iterable[Difference]:
         """Returns the differences that remain with the exported code.

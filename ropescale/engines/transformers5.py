@@ -63,7 +63,7 @@ class Transformers5Engine(Engine):
 
     def serve(self, serving: Serving) -> list[Command]:
         """Returns Python code that loads the model, with the changes that the folder's configuration lacks."""
-        return [Command("python", serving.snippet(serving.v5_changes(serving.wanted.max_length)))]
+        return [serving.snippet(serving.v5_changes(serving.wanted.max_length))]
 
 
 ENGINE = Transformers5Engine()

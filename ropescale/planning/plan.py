@@ -75,6 +75,11 @@ class Plan:
         return {key: layer.schedule for key, layer in self.layers.items()}
 
     @property
+    def specs(self) -> dict[str, str]:
+        """The spec of each schedule."""
+        return {key: describe(layer.schedule) for key, layer in self.layers.items()}
+
+    @property
     def ropes(self) -> dict[str, Rope]:
         """The geometry that each schedule builds on."""
         return {key: layer.rope for key, layer in self.layers.items()}
