@@ -25,7 +25,7 @@ _REQUIRE = option(
     click.Argument(["runs"], type=Place(), metavar="RUN...", nargs=-1, required=True),
 )
 def command(runs: tuple[str, ...], out: str, title: str | None, require: tuple[str, ...]) -> None:
-    """Print what RUNs found, and write one interactive page that compares them.
+    """Print what RUNs found, and write one page that compares them.
 
     \b
     Examples:

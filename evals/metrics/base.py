@@ -221,13 +221,6 @@ def estimated(stored: Stored, totals: Totals, tokens: np.ndarray) -> Estimate:
     return consecutive(sums, list(map(len, pieces)), of=f"its {len(pieces)} pieces of {PIECE:,} tokens")
 
 
-def paired_change(stored: Stored, schedule: str, baseline: str, length: int) -> Estimate:
-    """Returns a schedule's loss minus that of ``baseline`` on the same tokens, with its interval."""
-    ours, theirs = stored.totals(schedule, length), stored.totals(baseline, length)
-    first = stored.first(schedule, length) - stored.first(baseline, length)
-    return estimated(stored, ours.minus(theirs), first)
-
-
 def ppl_table(stored: Stored, rows: Iterable[Any]) -> str:
     """Returns a table of perplexities, from rows with the field ``ppl`` and its bounds."""
     cells = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -37,32 +38,47 @@ class PositionRow:
 def draw(stored: Stored) -> Figure:
     """Draws the mean NLL of the tokens around each position from 16 on, with one line per schedule.
 
-    The first tokens of a document are hard to predict under every schedule and would flatten the rest of the plot. They
-    are drawn only if fewer than four bins remain without them. If a schedule's tables depend on the length, its label
-    names the length whose table was used.
+    If a schedule's tables depend on the length, its label names the length whose table was used.
 
     Raises:
         RopescaleError: matplotlib is not installed.
+    """
+    shown = bins_of(stored)
+
+    def label_of(row: PositionRow) -> str:
+        name = stored.named(row.schedule)  # the name is shortened, so that the length remains visible
+        return name if row.as_at is None else f"{drawing.short(name, 22)}, table for {drawing.tokens(row.as_at)}"
+
+    curves = {label_of(bins[0]): points_of(bins) for bins in shown.values()}
+    title = f"Loss by position, in windows of {drawing.tokens(stored.lengths[-1])}" if stored.sliding else CAPTION
+    return drawing.draw(stored, curves, title, axis_of(shown.values()), "loss (nats per token)")
+
+
+def bins_of(stored: Stored) -> dict[str, list[PositionRow]]:
+    """Returns the bins that are drawn, by schedule: those from position 16 on.
+
+    The first tokens of a document are hard to predict under every schedule and would flatten the rest of the plot. They
+    are drawn only if fewer than four bins remain without them.
     """
     rows = METRIC.rows(stored)
     shown = {schedule: [row for row in rows if row.schedule == schedule] for schedule in stored.schedules}
     for schedule, bins in shown.items():
         later = [each for each in bins if each.start >= 16]
         shown[schedule] = later if len(later) >= 4 else bins
+    return shown
 
-    def label_of(row: PositionRow) -> str:
-        name = stored.named(row.schedule)  # the name is shortened, so that the length remains visible
-        return name if row.as_at is None else f"{drawing.short(name, 22)}, table for {drawing.tokens(row.as_at)}"
 
-    curves = {
-        label_of(bins[0]): [((each.start * each.stop) ** 0.5, each.nll, each.low, each.high) for each in bins]
-        for bins in shown.values()
-    }
-    first, last = min(bins[0].start for bins in shown.values()), max(bins[-1].stop for bins in shown.values())
+def points_of(bins: Iterable[PositionRow]) -> list[drawing.Point]:
+    """Returns the points of a line of losses."""
+    return [((each.start * each.stop) ** 0.5, each.nll, each.low, each.high) for each in bins]
+
+
+def axis_of(shown: Iterable[Sequence[PositionRow]]) -> drawing.Axis:
+    """Returns the axis of positions, with powers of two as ticks."""
+    ends = [(bins[0].start, bins[-1].stop) for bins in shown if bins]
+    first, last = min(start for start, _ in ends), max(stop for _, stop in ends)
     powers = [2**k for k in range(last.bit_length() + 1) if first <= 2**k <= last]
-    title = f"Loss by position, in windows of {drawing.tokens(stored.lengths[-1])}" if stored.sliding else CAPTION
-    x = "position (tokens before)", powers or [first, last]
-    return drawing.draw(stored, curves, title, x, "loss (nats per token)")
+    return "position (tokens before)", powers or [first, last]
 
 
 class ByPosition(Metric[Stored, PositionRow]):

@@ -51,18 +51,8 @@ def draw(stored: Stored, curves: Curves, title: str, x: Axis, y: str, log: bool 
     """
     with in_style(7, 4.4) as figure:
         axes = figure.subplots()
-        _bars(axes, {stored.named(label): points for label, points in curves.items()}, ASIDE)
-        if log:
-            axes.set_yscale("log")
-        means, (low, high) = [point[1] for points in curves.values() for point in points], axes.get_ylim()
-        room = max(means) - min(means) + 1
-        least, most = (min(means) / 4, max(means) * 4) if log else (min(means) - room, max(means) + room)
-        axes.set_ylim(max(low, least), min(high, most))  # huge intervals are cut off at the edge
-        length_axis(axes, x[1], x[0])
-        axes.set_ylabel(y)
-        if log:
-            _log_ticks(axes)
-        _mark_trained(axes, stored.trained_length)
+        fill(axes, {stored.named(label): points for label, points in curves.items()}, x, y, log)
+        mark_trained(axes, stored.trained_length)
         about = f"{Path(stored.model['path']).name}, {rests_on(stored)}, bars: {PERCENT}"
         axes.set_title(f"{title}\n{about}", loc="left", fontsize=10)
         handles, labels = axes.get_legend_handles_labels()
@@ -70,6 +60,25 @@ def draw(stored: Stored, curves: Curves, title: str, x: Axis, y: str, log: bool 
             handles, [cut(label, 36) for label in labels], loc="outside right upper", fontsize=8, frameon=False
         )
     return figure
+
+
+def fill(axes: Axes, curves: Curves, x: Axis, y: str, log: bool = False, numbers: Sequence[int] = ()) -> None:
+    """Draws the lines of :func:`draw`, and their axes.
+
+    Args:
+        numbers: the number of each line's colour and marker; empty for 0, 1, 2, ...
+    """
+    _bars(axes, curves, ASIDE, numbers)
+    if log:
+        axes.set_yscale("log")
+    means, (low, high) = [point[1] for points in curves.values() for point in points], axes.get_ylim()
+    room = max(means) - min(means) + 1
+    least, most = (min(means) / 4, max(means) * 4) if log else (min(means) - room, max(means) + room)
+    axes.set_ylim(max(low, least), min(high, most))  # huge intervals are cut off at the edge
+    length_axis(axes, x[1], x[0])
+    axes.set_ylabel(y)
+    if log:
+        log_ticks(axes)
 
 
 LENGTH = "context length (tokens)"
@@ -84,21 +93,23 @@ def add_curves(axes: Axes, model: str, curves: Curves, y: str) -> None:
     axes.legend(fontsize=8)
 
 
-def _bars(axes: Axes, curves: Curves, apart: float) -> None:
+def _bars(axes: Axes, curves: Curves, apart: float, numbers: Sequence[int] = ()) -> None:
     """Adds a line with interval bars per label, each as many octaves from the next one."""
     first = len(axes.containers)
+    numbers = numbers or range(first, first + len(curves))
     for number, (label, points) in enumerate(curves.items()):
         at, mean, low, high = np.array(points, float).T  # NaN for a missing bound
         aside = 2 ** (apart * (number - (len(curves) - 1) / 2))
         errors = np.maximum([mean - low, high - mean], 0)
-        axes.errorbar(at * aside, mean, errors, label=label, capsize=3, elinewidth=1, **_style(first + number))
+        axes.errorbar(at * aside, mean, errors, label=label, capsize=3, elinewidth=1, **style_of(numbers[number]))
 
 
-def _style(number: int) -> dict[str, Any]:
+def style_of(number: int) -> dict[str, Any]:
+    """Returns the colour, marker, dashes and width of a line; the first one is wider than the others."""
     marker = MARKERS[number % len(MARKERS)]
     line = ("-", "--", ":")[number // len(LINES) % 3]
     size = {"markersize": 6.5, "linewidth": 2.6} if number == 0 else {"markersize": 4.5, "linewidth": 1.5}
-    # The first line is wider, so that it remains visible under a line with the same values.
+    # so that it remains visible under a line with the same values
     return {"color": LINES[number % len(LINES)], "marker": marker, "linestyle": line, **size}
 
 
@@ -124,7 +135,7 @@ LEAST_TICKS = 4
 """The fewest ticks of an axis from which values can be read."""
 
 
-def _log_ticks(axes: Axes) -> None:
+def log_ticks(axes: Axes) -> None:
     """Labels a logarithmic y axis: powers of ten, with 3 or 2 and 5 between them, or round steps on a short one."""
     from matplotlib.ticker import MaxNLocator
 
@@ -161,7 +172,7 @@ def tokens(length: int) -> str:
     return f"{length // 1024}k" if length >= 1024 and length % 1024 == 0 else str(length)
 
 
-def _mark_trained(axes: Axes, length: int | None) -> None:
+def mark_trained(axes: Axes, length: int | None) -> None:
     """Marks the trained length if it is within the range of the x axis."""
     low, high = axes.get_xlim()
     if length and low < length < high:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ...output.formatting import markdown
 from ..facts import Divergence
 from ..statistics.intervals import Estimate
-from .base import Metric, mean_of, paired_change, rests_on
+from .base import Metric, estimated, mean_of, rests_on
 from .cells import EACH, around, change_cell, mark, table
 from .far_repeats import distance_of
 from .stored import Stored
@@ -65,8 +65,8 @@ class Paired(Metric[Stored, PairedRow]):
         others = [key for key in stored.read_from if key[0] != stored.baseline]
         rows = []
         for schedule, length in others:
-            if (stored.baseline, length) in stored.read_from:
-                change = paired_change(stored, schedule, stored.baseline, length)
+            change = difference(stored, schedule, stored, stored.baseline, length)
+            if change is not None:
                 figures = (schedule, stored.baseline, length, change.mean, change.low, change.high)
                 compared = dict(zip(_COMPARED, _compared(stored, schedule, length)))
                 rows.append(PairedRow(*figures, **compared, interval=change.over))
@@ -93,7 +93,7 @@ def difference(ours: Stored, schedule: str, theirs: Stored, baseline: str, lengt
     if not measured or not ours.same_tokens(theirs):
         return None
     one, other = ours.totals(schedule, length), theirs.totals(baseline, length)
-    return ours.estimate(*one.minus(other))
+    return estimated(ours, one.minus(other), ours.first(schedule, length) - theirs.first(baseline, length))
 
 
 def _compared(stored: Stored, schedule: str, length: int) -> list[float | None]:
@@ -144,13 +144,13 @@ def _short_context(stored: Stored, rows: dict[tuple[str, int], PairedRow]) -> li
         return []
     header = ["schedule", f"cost at {short:,} (nats)", "mean KL (nats)", "same top-1"]
     shown = [label for label in stored.schedules if (label, short) in rows]
-    lines = [[stored.markdown_name(label), *_short_cells(rows[label, short])] for label in shown]
+    lines = [[stored.markdown_name(label), *short_cells(rows[label, short])] for label in shown]
     where = f"trained at {trained:,} tokens ({rests_on(stored)})"
     title = f"Short-context cost against {stored.markdown_name(stored.baseline)}, {where}:"
     return [title, markdown(header, lines, right=range(1, len(header)))]
 
 
-def _short_cells(row: PairedRow) -> list[str]:
+def short_cells(row: PairedRow) -> list[str]:
     """Formats the change, the mean KL and the agreement, each with its interval if known."""
     over = "" if row.kl_low is None else mark(row.interval)
     kl = "-" if row.kl is None else f"{row.kl:z.4f}{around(row.kl, row.kl_low, row.kl_high)}{over}"

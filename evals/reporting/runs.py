@@ -10,6 +10,7 @@ from pathlib import Path
 from ...errors import DataError
 from ...files import local_path
 from ...output.formatting import listed
+from .. import checking
 from ..results.folder import LOSSES, Results, read_results
 from ..results.result import Result
 
@@ -39,6 +40,18 @@ class StoredRun:
     def sentences(self) -> list[str]:
         """The conclusions, after a sentence that the run is not whole if it stopped."""
         return [*filter(None, [self.results.get("unfinished")]), *self.results.get("sentences", ())]
+
+    @property
+    def report(self) -> str:
+        """The content of REPORT.md, or without the file the tables of a measurement of perplexity."""
+        path = self.folder / "REPORT.md"
+        if path.is_file():
+            return checking.content(path, _LARGEST).decode("utf-8", "replace")
+        return self.result.to_markdown() if self.result else ""
+
+
+_LARGEST = 2**24
+"""The largest REPORT.md, in bytes."""
 
 
 def load(folders: Sequence[str | Path]) -> list[StoredRun]:

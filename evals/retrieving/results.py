@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ...output.formatting import escaped
+from ...output.formatting import escaped, visible
 from ..checking import Count, Length, Share
 from ..metrics.base import Metric, Picture
 from ..metrics.cells import SENTENCE, change_cell, interval_cell, table
@@ -156,10 +156,21 @@ class EffectiveRow:
 
 def draw(run: Retrieval) -> Figure:
     """Draws heat maps of accuracy and answer NLL by length and depth or task."""
-    title = f"Retrieval ({run.protocol['task']}): {Path(run.model['path']).name}\n{run.data['documents']:,} prompts"
-    shown = [row for row in run.rows if not row.is_overall] or run.rows
+    return heat_maps_of(run.rows, vars(run))
+
+
+def heat_maps_of(rows: Sequence[AccuracyRow], about: Mapping[str, Any]) -> Figure:
+    """Draws the heat maps of these rows.
+
+    Args:
+        about: the model, the data and the protocol of the run, as in results.json.
+    """
+    model, protocol, count = about["model"], about["protocol"], about["data"]["documents"]
+    title = f"Retrieval ({protocol['task']}): {Path(model['path']).name}\n{count:,} prompts"
+    shown = [row for row in rows if not row.is_overall] or rows
     cells = {(row.schedule, row.part, row.length): (row.accuracy, row.answer_nll) for row in shown}
-    return heat_maps(cells, run.named, run.model.get("trained_length") or 0, title)
+    names = protocol.get("named", {})
+    return heat_maps(cells, lambda label: visible(names.get(label, label)), model.get("trained_length") or 0, title)
 
 
 class Accuracy(Metric["Retrieval", AccuracyRow]):

@@ -146,11 +146,33 @@ def _pieces(table: Grid, width: int) -> Iterator[Grid]:
 
 
 def to_html(markdown: str) -> str:
-    """Converts Markdown tables to HTML tables, and other blocks to paragraphs."""
-    return "\n".join(
-        f"<p>{_text(block)}</p>" if (table := read_table(block)) is None else _html(table)
-        for block in _blocks(markdown)
-    )
+    """Converts Markdown tables, headings, blocks of code and paragraphs to HTML; leaves pictures out."""
+    return "\n".join(map(_block_html, _blocks(markdown)))
+
+
+def _block_html(block: str) -> str:
+    table, heading = read_table(block), re.fullmatch("(#{1,4}) (.*)", block)
+    if table is not None:
+        return _html(table)
+    if heading:
+        level = len(heading[1]) + 2
+        return f"<h{level}>{_text(heading[2])}</h{level}>"
+    if block.startswith("```"):
+        return f"<pre><code>{escape(block.partition(chr(10))[2].rpartition(chr(10))[0])}</code></pre>"
+    return "" if block.startswith("![") else f"<p>{_text(block)}</p>"
+
+
+_SIGNED = re.compile(r"([+-])([\d.]+)%? (?:± ([\d.]+)|\(([+-])\S+ to ([+-])).*")
+
+
+def _side(cell: str) -> str:
+    """Returns a class for a difference whose interval excludes zero: "better" below zero, or "worse"; else ""."""
+    found = _SIGNED.fullmatch(cell)
+    if not found:
+        return ""
+    sign, mean, half, low, high = found.groups()
+    is_sure = float(mean) > float(half) if half else low == high
+    return f' class="{"worse" if sign == "+" else "better"}"' if is_sure else ""
 
 
 def _html(table: Grid) -> str:
@@ -159,7 +181,8 @@ def _html(table: Grid) -> str:
     def line(tag: str, cells: Sequence[str]) -> str:
         style = "padding: 0.2em 0.8em; white-space: nowrap"
         words = (
-            f'<{tag} style="text-align: {side}; {style}">{_text(cell)}</{tag}>' for side, cell in zip(sides, cells)
+            f'<{tag}{_side(cell)} style="text-align: {side}; {style}">{_text(cell)}</{tag}>'
+            for side, cell in zip(sides, cells)
         )
         return f"<tr>{''.join(words)}</tr>"
 

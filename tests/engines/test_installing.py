@@ -109,7 +109,7 @@ def without_extras(index: str, tmp_path_factory: pytest.TempPathFactory) -> Bare
 
 MISSING = {
     "inspect CKPT --plot pairs.png": "plots need matplotlib, which is not installed; pip install 'ropescale[plot]'",
-    "report RUN -o report.html": "the report needs plotly; pip install 'ropescale[report]'",
+    "report RUN -o report.html": "plots need matplotlib, which is not installed; pip install 'ropescale[plot]'",
     "gguf book.txt -o out.gguf --schedule yarn --factor 2": (
         "GGUF files need gguf-py, which is not installed; pip install 'ropescale[gguf]'"
     ),

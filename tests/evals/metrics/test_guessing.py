@@ -8,7 +8,6 @@ from tiny import VOCABULARY, documents, llama, naive_nll, uniform_llama
 from ropescale.evals import Recommendation, Result, perplexity, recommend, search
 from ropescale.evals.metrics.verdicts import guessing as said
 from ropescale.evals.metrics.verdicts import worse_than_a_guess
-from ropescale.evals.reporting.page import page_data
 from ropescale.evals.reporting.runs import load
 
 LENGTHS = [32, 64, 128]
@@ -43,7 +42,7 @@ def test_random_weights_are_worse_than_a_guess_by_stock_transformers(run):
         assert "Against truncation" in text and not any(each in text for each in CONCLUSIONS)
     report = (out / "REPORT.md").read_text().split("\n\n")
     assert report[1] == sentence
-    assert page_data(load([out]))["headlines"] == [sentence]
+    assert load([out])[0].sentences == [sentence]
 
 
 def test_a_guess_itself_is_not_worse_than_a_guess():
@@ -72,7 +71,7 @@ def test_a_recommendation_of_random_weights_says_so_and_names_no_schedule(tmp_pa
     assert (answer.guessed, answer.decided, answer.command) == (True, False, "")
     again = Recommendation.load(tmp_path / "run")
     assert again.to_markdown().startswith(answer.answer[:60])
-    assert page_data(load([tmp_path / "run"]))["headlines"] == [answer.answer]
+    assert " ".join(load([tmp_path / "run"])[0].sentences) == answer.answer
 
 
 def test_a_search_on_random_weights_says_so_and_concludes_nothing():

@@ -41,7 +41,6 @@ class Worst(Metric[Stored, WorstRow]):
 def test_a_metric_that_is_added_is_in_every_file_and_on_the_page(tmp_path, monkeypatch):
     every = (*metrics.METRICS, Worst())
     monkeypatch.setattr(Result, "metrics", every)
-    monkeypatch.setattr("ropescale.evals.reporting.page.METRICS", every)
     result = perplexity(llama(), documents(3, 40), LENGTHS, ["yarn:factor=2"], out=tmp_path)
     rows = Worst().rows(result)
     assert rows[0].worst == max(float(nll[:15].max()) for nll in result.passes[0].nll)
@@ -50,4 +49,4 @@ def test_a_metric_that_is_added_is_in_every_file_and_on_the_page(tmp_path, monke
     assert header.endswith(",worst_nll") and first.endswith(f",{rows[0].worst}")
     assert f"The worst loss is {max(row.worst for row in rows):.3f}." in (tmp_path / "REPORT.md").read_text()
     assert Worst().rows(Result.load(tmp_path)) == rows
-    assert page_data(load([tmp_path]))["series"][0]["worst"] == [asdict(row) for row in rows[: len(LENGTHS)]]
+    assert page_data(load([tmp_path]))[tmp_path.name]["worst"] == [asdict(row) for row in rows]

@@ -1,6 +1,10 @@
 """The sentences that conclude, over random tables: how often they are false, and that nothing contradicts them."""
 
+import csv
 import dataclasses
+import html
+import io
+import json
 import re
 
 import numpy as np
@@ -9,7 +13,8 @@ from tiny import from_ids
 
 from ropescale.errors import DataError
 from ropescale.evals import Result
-from ropescale.evals.facts import AS_IS, Pass, Truncation
+from ropescale.evals.facts import AS_IS, TRUNCATION, Pass, Truncation
+from ropescale.evals.metrics.cells import digits
 from ropescale.evals.statistics.intervals import average, familywise
 
 TRAINED, LONGEST = 8, 32
@@ -396,3 +401,29 @@ def test_more_models_are_a_table_by_length_and_another_text_is_only_named(tmp_pa
     assert "note: d scored other texts or windows than a, so they are not compared\n" in err
     with pytest.raises(DataError, match="did not score the same tokens; measure both"):
         before.minus(runs["d"])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_printed_winner_and_truncation_are_in_every_artefact(tmp_path, ran, seed):
+    rng = np.random.default_rng(seed)
+    schedules, documents = int(rng.integers(1, 7)), int(rng.integers(2, 21))
+    result = table(rng, schedules, documents, LENGTHS[seed % 2 + 2], effect=rng.choice([0.0, 2.0]), baseline=AS_IS)
+    run = result.save(tmp_path / "run")
+    printed = ran("report", run, "-o", tmp_path / "page.html")[0].strip()
+    page, report = (tmp_path / "page.html").read_text(), (run / "REPORT.md").read_text()
+    best = re.match(r"At 32 tokens, (?:use )?([\w-]+).*?(?:perplexity:|perplexity,|perplexity of) ([\d.]+)", printed)
+    winner, figure = best.groups()
+    truncated = re.search(r"truncation(?: to the last 8)?: ([\d.]+)", printed)
+    wanted = {winner: figure, **({TRUNCATION: truncated[1]} if truncated else {})}
+    assert printed in report and {winner, TRUNCATION} == wanted.keys() | {winner}
+    assert all(f"<span>{html.escape(line)}</span>" in page for line in printed.splitlines())
+    embedded = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])["run"]
+    csvs = [(run / "results.csv").read_text(), embedded["csv"]]
+    curves = {each.get_label(): each.lines[0].get_ydata()[-1] for each in result.plot().axes[0].containers}
+    for label, value in wanted.items():
+        rows = [row for text in csvs for row in csv.DictReader(io.StringIO(text))]
+        values = [float(row["ppl"]) for row in rows if (row["schedule"], row["length"]) == (label, "32")]
+        assert [digits(each, 4) for each in (*values, curves[label])] == 3 * [value]
+        assert cells(report, "perplexity")[label, "32"].startswith(f"{value} ")
+        assert re.search(rf">{label}</td>(?:<td[^>]*>[^<]*</td>)+?<td[^>]*>{re.escape(value)} [^<]*</td></tr>", page)
+        assert f">{label}</span></label>" in page  # and its line can be hidden

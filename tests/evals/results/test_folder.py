@@ -173,7 +173,7 @@ def test_key_spans_replace_key_spans_and_nothing_else(tmp_path, refused, content
 
 
 def test_a_page_replaces_a_page_and_nothing_else(folder, tmp_path, ran, refused):
-    pytest.importorskip("plotly")
+    pytest.importorskip("matplotlib")
     path = tmp_path / "report.html"
     path.write_text("<!DOCTYPE html>\n<html lang='en'>years of work")
     with unchanged(tmp_path):

@@ -1,13 +1,15 @@
 """Schedules that came from files keep their names in tables, pictures and on the page, and their specs in the data."""
 
 import json
+import re
 
 import pytest
 from configurations import write_files
 from tiny import documents, llama
 
 from ropescale.evals import Result, perplexity
-from ropescale.evals.reporting.page import page_data
+from ropescale.evals.reporting.figures import series_of
+from ropescale.evals.reporting.page import page
 from ropescale.evals.reporting.runs import load
 
 FIELDS = {"name": "yarn", "factor": 2, "beta_fast": 15.264612345678, "beta_slow": 0.586612345678, "truncate": False}
@@ -44,11 +46,18 @@ def test_legends_have_the_names_and_no_two_alike(measured):
 def test_the_page_has_the_names(measured):
     stored = json.loads((measured[1] / "results.json").read_text())
     [exact] = {row["schedule"] for row in stored["rows"] if "attention_factor=1.1428571428571428" in row["schedule"]}
-    assert stored["protocol"]["named"][exact] == "1/factors.json"
-    data = page_data(load([measured[1]]))
-    assert [each["label"] for each in data["series"]] == ["as-is", "1/factors.json", "2/factors.json", "yarn:factor=2"]
-    assert "beta_fast" not in " ".join(data["headlines"])
-    assert set(data["names"]) == {"1/factors.json", "2/factors.json"}
+    name = stored["protocol"]["named"][exact]
+    runs = load([measured[1]])
+    labels = [each.label for each in series_of(runs)]
+    assert (
+        name.endswith("1/factors.json")
+        and labels[:2] == ["as-is", name]
+        and labels[3:] == ["yarn:factor=2", "truncation"]
+    )
+    shown = page(runs)
+    header = shown[shown.index("<header>") : shown.index("</header>")]
+    assert "factors.json" in shown and "beta_fast" not in header, header
+    assert re.search(r"\* \S*2/factors.json: `", shown)
 
 
 def test_one_schedule_in_two_spellings_is_measured_once_with_a_note(capsys):

@@ -22,7 +22,7 @@ from ropescale.evals import Server, perplexity
 from ropescale.evals.backends import client
 from ropescale.evals.backends.engines import Scoring
 from ropescale.evals.progress import Notes
-from ropescale.evals.reporting.page import page_data
+from ropescale.evals.reporting.figures import changes_from, series_of
 from ropescale.evals.reporting.runs import load
 
 LENGTHS = "16,64,128"
@@ -120,9 +120,11 @@ def test_two_runs_are_compared_by_report_as_one_run_compares_them(checkpoint, te
         ran(*words(other, checkpoint, text, "--served-as", scaled, *few, tmp_path / "scaled", lengths="16,64"))
         both = ["--served-as", "base", "--server", other.url, "--served-as", scaled]
         ran(*words(one, checkpoint, text, *both, *few, tmp_path / "both", lengths="16,64"))
-    together = page_data(load([tmp_path / "both"]))["pairs"]["0:1"]
-    assert page_data(load([tmp_path / "base", tmp_path / "scaled"]))["pairs"]["0:1"] == together
-    assert [pair["length"] for pair in together] == [16, 64] and together[0]["mean"] > 0.1
+    together, apart = (
+        list(changes_from(series[0], series[:2]).values())
+        for series in map(series_of, (load([tmp_path / "both"]), load([tmp_path / "base", tmp_path / "scaled"])))
+    )
+    assert together == apart and list(together[0]) == [16, 64] and together[0][16].mean > 0.1
 
 
 # --- failing servers ---

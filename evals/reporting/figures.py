@@ -1,0 +1,221 @@
+"""The figures of the page, as SVG in the page's colours, with a group per series that its switches hide."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ...output.plotting import COLOURS, in_style
+from ..facts import TRUNCATION
+from ..metrics import by_position, drawing
+from ..metrics.cells import digits, interval_cell, table
+from ..metrics.drawing import Axis, Point
+from ..metrics.paired import difference
+from ..metrics.perplexity import truncated
+from ..results.result import Result
+from ..statistics.intervals import Estimate
+from .runs import StoredRun
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, eq=False)
+class Series:
+    """A schedule of a run, or truncation, with its number, which is that of its colour and marker."""
+
+    number: int
+    run: str
+    result: Result
+    schedule: str
+    label: str
+
+    @property
+    def trained(self) -> int | None:
+        """The trained length of the model."""
+        return self.result.trained_length
+
+
+def series_of(runs: Sequence[StoredRun]) -> list[Series]:
+    """Returns the schedules of all runs, followed by each run's truncation."""
+    measured = [(run.name, run.result) for run in runs if run.result]
+    owners = [(name, result, schedule) for name, result in measured for schedule in result.schedules]
+    owners += [(name, result, TRUNCATION) for name, result in measured if result.truncated_losses]
+    series = []
+    for number, (name, result, schedule) in enumerate(owners):
+        label = result.named(schedule)
+        series.append(Series(number, name, result, schedule, f"{name}: {label}" if len(measured) > 1 else label))
+    return series
+
+
+Lines = Mapping[Series, Sequence[Point]]
+Changes = Mapping[Series, Mapping[int, Estimate]]
+
+
+def changes_from(base: Series, series: Sequence[Series]) -> Changes:
+    """Returns the change of every other series from one, at every length of both, if they scored the same tokens."""
+    found = {}
+    for each in series:
+        lengths = each.result.lengths
+        deltas = {n: difference(each.result, each.schedule, base.result, base.schedule, n) for n in lengths}
+        known = {n: change for n, change in deltas.items() if change is not None}
+        if known and each is not base:
+            found[each] = known
+    return found
+
+
+def against_truncation(series: Sequence[Series]) -> Changes:
+    """Returns the change of every series from truncation."""
+    found = {}
+    for each in series:
+        rows = [row for row in each.result.against_truncation if row.schedule == each.schedule]
+        if rows:
+            found[each] = {row.length: row.change for row in rows}
+    return found
+
+
+# --- Figures
+
+
+QUANTITIES = {
+    "ppl": "perplexity",
+    "nll": "loss (nats per token)",
+    "tail_nll": "loss over the second half of the positions",
+    "bits_per_byte": "bits per byte",
+}
+"""The fields of a row of perplexity that the page shows against length, by name."""
+
+
+def against_length(series: Sequence[Series], key: str) -> tuple[str, str]:
+    """Returns the figure and the table of one of :data:`QUANTITIES`, as Markdown; two times "" if no run has it.
+
+    Perplexity and the loss of the second half have intervals.
+    """
+    lines, cells, stem = {}, {}, key.removesuffix("_nll")
+    for each in series:
+        rows = [*each.result.rows, *truncated(each.result)]
+        own = [row for row in rows if row.schedule == each.schedule and getattr(row, key, None) is not None]
+        for row in own:
+            point = getattr(row, key), getattr(row, f"{stem}_low", None), getattr(row, f"{stem}_high", None)
+            lines.setdefault(each, []).append((row.length, *point))
+            has_bounds = key in ("ppl", "tail_nll")
+            cells[each.label, row.length] = interval_cell(*point, row.interval) if has_bounds else digits(point[0], 4)
+    if not lines:
+        return "", ""
+    lengths = sorted({length for _, length in cells})
+    found = table(lengths, QUANTITIES[key], cells, [each.label for each in lines])
+    return _by_length(f"curve-{key}", lines, QUANTITIES[key], log=key == "ppl"), found
+
+
+def changes(name: str, found: Changes) -> str:
+    """Returns a figure of changes against length, in which gains and losses have their own colours; "" without any."""
+    points = {each: [(n, e.mean, e.low, e.high) for n, e in own.items()] for each, own in found.items()}
+    return _by_length(name, points, "change (nats per token)", sides=True) if points else ""
+
+
+def positions(series: Sequence[Series]) -> str:
+    """Returns the figure of the loss by position."""
+    bins = {each: by_position.bins_of(each.result)[each.schedule] for each in series}
+    lines = {each: by_position.points_of(own) for each, own in bins.items()}
+    return _by_length("position", lines, "loss (nats per token)", by_position.axis_of(bins.values()))
+
+
+def frequencies(series: Sequence[Series]) -> str:
+    """Returns the figure of each pair's wavelength; "" if no run has its tables."""
+    lines = []
+    for each in series:
+        own = {run.table_sha256 for run in each.result.passes if run.schedule == each.schedule}
+        for layer in itertools.chain.from_iterable(each.result.tables.get(sha, {}).values() for sha in sorted(own)):
+            waves = {pair: 2 * math.pi / f for pair, f in enumerate(layer["inv_freq"]) if f > 0}
+            lines.append((each.number, "", waves))
+    trained = {each.trained for each in series if each.trained}
+    return _by_pair("frequency", lines, "wavelength (tokens)", sorted(trained)) if lines else ""
+
+
+def divisors(name: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    """Returns the figure of what a search divides each pair's frequency by, at its start and at its end."""
+    kinds = itertools.product(dict.fromkeys(row["layers"] for row in rows), ("start", "found"))
+    lines = []
+    for number, (layers, kind) in enumerate(kinds):
+        values = {row["pair"]: row[kind] for row in rows if row["layers"] == layers}
+        lines.append((number, f"{layers}: {kind}", values))
+    return _by_pair(name, lines, "frequency divided by")
+
+
+def _by_length(name: str, lines: Lines, y: str, x: Axis | None = None, log: bool = False, sides: bool = False) -> str:
+    with in_style(6, 3.9, **{"font.size": 10}) as figure:
+        axes = figure.subplots()
+        lengths = sorted({int(at) for points in lines.values() for at, *_ in points})
+        curves = {each.label: points for each, points in lines.items()}
+        drawing.fill(axes, curves, x or (drawing.LENGTH, lengths), y, log, [each.number for each in lines])
+        for bars, each in zip(axes.containers, lines, strict=True):
+            for part in bars.get_children():
+                part.set_gid(f"series-{each.number}")
+        if sides:
+            _colour_sides(axes)
+        for length in {each.trained for each in lines}:
+            drawing.mark_trained(axes, length)
+    return svg(figure, name)
+
+
+def _colour_sides(axes: Axes) -> None:
+    """Marks zero, and colours the better side below it and the worse side above it."""
+    low, high = axes.get_ylim()
+    room = 0.1 * (high - low)
+    axes.set_ylim(min(low, -room), max(high, room))
+    for end, colour, word, side in zip(axes.get_ylim(), ("green", "vermilion"), ("better", "worse"), ("bottom", "top")):
+        axes.axhspan(0, end, color=COLOURS[colour], alpha=0.12, linewidth=0, zorder=0)
+        axes.annotate(word, (1, end), (-4, 0), ("axes fraction", "data"), "offset points", ha="right", va=side)
+
+
+def _by_pair(
+    name: str, lines: Sequence[tuple[int, str, Mapping[int, float]]], y: str, trained: Iterable[int] = ()
+) -> str:
+    """Returns a figure of a positive number per pair, with lines across it at the trained lengths."""
+    with in_style(6, 3.9, **{"font.size": 10}) as figure:
+        axes = figure.subplots()
+        for number, label, values in lines:
+            style = {**drawing.style_of(number), "markersize": 4, "gid": f"series-{number}"}
+            axes.plot([*values], [*values.values()], label=label, **style)
+        axes.set_yscale("log")
+        drawing.log_ticks(axes)
+        axes.set_xlabel("pair (0 turns fastest)")
+        axes.set_ylabel(y)
+        for each in trained:
+            axes.axhline(each, color="#555555", linewidth=1, linestyle="--", zorder=0)
+        if any(label for _, label, _ in lines):
+            axes.legend()
+    return svg(figure, name)
+
+
+_REWRITTEN = {
+    r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->": "",
+    r' (?:width|height)="[\d.]+pt"': "",
+    r'font-family: [^;"]*(?:; )?': "",
+    r' id="series-(\d+)"': r' data-series="\1"',
+    r' id="[a-z]+[a-z0-9.]*_\d+"': "",
+    "#000000": "currentColor",
+    "#dddddd": "var(--line)",
+    "#555555": "var(--quiet)",
+}
+"""What an SVG element has instead in the page, whose colours and fonts it takes."""
+
+
+def svg(figure: Figure, name: str) -> str:
+    """Returns a figure as an SVG element, with ids that begin with ``name``."""
+    from matplotlib import rc_context
+
+    file = io.StringIO()
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
+        figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
+    text = file.getvalue()
+    text = text[text.index("<svg") :]
+    for pattern, replacement in _REWRITTEN.items():
+        text = re.sub(pattern, replacement, text, flags=re.DOTALL)
+    return re.sub(r'( id="|url\(#|href="#)', rf"\1{name}-", text)
