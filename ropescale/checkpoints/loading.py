@@ -109,9 +109,9 @@ def _complete(folder: Path, loaded: Any, place: torch.device | None) -> PreTrain
     model, info = loaded if isinstance(loaded, tuple) else (loaded, {})  # custom code may not support the option
     mismatched = sorted(info.get("mismatched_keys") or (), key=str)
     if mismatched:
+        name = mismatched[0][0] if isinstance(mismatched[0], tuple) else mismatched[0]
         raise CheckpointError(
-            f"{folder}: {len(mismatched)} weights differ from config.json in shape, such as {mismatched[0]}; download "
-            "both again"
+            f"{folder}: {len(mismatched)} weights differ from config.json in shape, such as {name}; download both again"
         )
     missing = sorted(set(info.get("missing_keys") or ()) & {name for name, _ in model.named_parameters()})
     if missing:

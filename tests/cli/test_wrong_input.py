@@ -18,7 +18,6 @@ from gguf_models import write_gguf
 from tiny import TEXT
 from transformers import AutoModelForCausalLM
 
-from ropescale.checkpoints import folders
 from ropescale.cli.main import main
 
 ONE = ["--lengths", "64", "--windows", "1"]
@@ -138,22 +137,6 @@ def test_notes_that_cannot_be_written_end_nothing(checkpoint, texts, tmp_path, c
 
 
 # --- two at once, and signals ---
-
-
-def test_a_folder_that_another_command_replaces_meanwhile_is_no_foreign_one(ran, checkpoint, tmp_path, monkeypatch):
-    words = ["patch", checkpoint, "-o", tmp_path / "out", "--force", "--schedule"]
-    ran(*words, "yarn:factor=2")
-    files_in, other = folders.files_in, ["yarn:factor=4"]
-
-    def replaced_after(folder):
-        files = files_in(folder)
-        while other:
-            ran(*words, other.pop())
-        return files
-
-    monkeypatch.setattr(folders, "files_in", replaced_after)
-    ran(*words, "yarn:factor=8")
-    assert json.loads((tmp_path / "out" / "config.json").read_text())["max_position_embeddings"] == 512
 
 
 # --- folders that cannot be written ---
