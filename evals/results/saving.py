@@ -41,6 +41,13 @@ class Writable(Protocol):
         ...
 
 
+_BFLOAT16 = (
+    " bfloat16 rounds: on the bundled model it moved a token's loss by 0.027 nats (one standard deviation), the "
+    "perplexity by at most 0.1%, and a change between schedules by about 0.001 nats."
+)
+"""What the dtype adds to the figures (docs/measuring.md has the command)."""
+
+
 class Saved(Measured, ABC):
     """Results that can be written into a folder; see :mod:`ropescale.evals.results.folder`."""
 
@@ -231,9 +238,10 @@ class Saved(Measured, ABC):
         versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
         device = f" on {escaped(model['device'])}" if "device" in model else ""
         how = f"{model['parameters']:,} parameters, {model['dtype']}{device}"
+        rounding = _BFLOAT16 if model["dtype"] == "bfloat16" else ""
         made = f"Written on {date.today()} by {versions}.\n"
         words = f"Command: {code_span(command)}\n" if command else ""
-        return f"Model: {escaped(model['path'])} ({how}).\n{self._source()}{made}{words}"
+        return f"Model: {escaped(model['path'])} ({how}).{rounding}\n{self._source()}{made}{words}"
 
 
 def csv_file(kind: type, rows: Iterable[Any]) -> bytes:
