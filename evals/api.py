@@ -585,4 +585,4 @@ def _carried_out(
             if folder is not None:
                 notes.tell("the run stopped before the first measurement; run the same command to restart it")
             raise
-        return carry_out(measurement, folder, fresh, group, force, file)
+        return carry_out(measurement, folder, group, fresh, force, file)

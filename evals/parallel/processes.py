@@ -189,11 +189,20 @@ class Sharing:
 
 
 @contextmanager
-def together(sharing: Sharing | None = None) -> Iterator[Group]:
-    """Connects the launched processes inside the block; an error of all processes is raised only by the first one."""
+def together(sharing: Sharing) -> Iterator[Group]:
+    """Connects the launched processes inside the block.
+
+    An error of all processes is raised only by the first one, but a :class:`RunError` by every process that has one.
+    """
     here = world()
-    with one_voice(here), joined((sharing or Sharing()).teams(here)) as group:
-        yield group
+    try:
+        with _joined(sharing.teams(here)) as group:
+            yield group
+    except RopescaleError as error:
+        if here.leads or isinstance(error, RunError):
+            raise
+        time.sleep(_SILENCE)
+        raise SystemExit(2) from None  # the command line's exit code for wrong input
 
 
 _SILENCE = 5.0
@@ -202,19 +211,7 @@ the error."""
 
 
 @contextmanager
-def one_voice(here: World) -> Iterator[None]:
-    """Raises an error of all processes only in the first one, but a :class:`RunError` in every process that has one."""
-    try:
-        yield
-    except RopescaleError as error:
-        if here.leads or isinstance(error, RunError):
-            raise
-        time.sleep(_SILENCE)
-        raise SystemExit(2) from None  # the command line's exit code for wrong input
-
-
-@contextmanager
-def joined(world: World) -> Iterator[Group]:
+def _joined(world: World) -> Iterator[Group]:
     """Connects all processes of a world inside the block."""
     if world.size == 1:
         yield Group(world)

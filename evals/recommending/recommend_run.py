@@ -242,7 +242,6 @@ class RecommendRun:
             engine=self.options.engine,
             patching=self.options.text.patching,
             source=self.corpus.source,
-            path=self.options.text.path,
             progress=self.notes,
             logits_bytes=self.options.text.logits_bytes,
         )

@@ -57,7 +57,6 @@ class RetrievalOptions(RunOptions):
         batch_tokens: the maximum number of positions fed together; at least one prompt is fed.
         patching: keyword arguments of :func:`ropescale.patch`, such as ``layers`` or ``on_top``.
         source: the name of the prompts in the results.
-        path: the checkpoint's folder, to fingerprint its files instead of the live parameters.
         progress: show a progress bar if stderr is a terminal, else one line per minute.
     """
 

@@ -14,7 +14,7 @@ from ..backends.schedules import Schedules
 from ..backends.tables import names_for
 from ..data.questions import Prompt
 from ..facts import ModelFacts
-from ..parallel.processes import Group, World
+from ..parallel.processes import Group
 from ..progress import Notes
 from ..running.jobs import Job, task_of
 from ..running.runner import Facts, Runner, Task
@@ -63,7 +63,7 @@ class RetrievalRun:
         """The number of completed parts, as text; "" if there is none."""
         return f"{len(self.tables)} finished parts" if self.tables else ""
 
-    def run(self, store: Store | None = None, group: Group | None = None) -> None:
+    def run(self, store: Store, group: Group) -> None:
         """Asks all prompts under every schedule. :attr:`answers` contains all complete parts, even if the run is
         interrupted.
 
@@ -75,7 +75,7 @@ class RetrievalRun:
         asked = {"lengths": list(prompts), **self.prompt_set.protocol, "source": self.prompt_set.source}
         sizes = {"batch_tokens": self.options.batch_tokens}
         about = {"kind": "retrieval", "facts": self.facts, **sizes, **asked}
-        runner = Runner(self.facts, store or Store(), group or Group(World()), self.notes, self.backend.work)
+        runner = Runner(self.facts, store, group, self.notes, self.backend.work)
         plans = {length: plan_prompts(of_length, self.batch_tokens) for length, of_length in prompts.items()}
         with self.backend.ready():
             held = [variant.tables(prompts) for variant in self.variants]

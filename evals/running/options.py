@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -28,7 +27,6 @@ class RunOptions:
 
     patching: RequestOptions = field(default_factory=RequestOptions)
     source: str | None = None
-    path: str | os.PathLike[str] | None = None
     progress: bool | Notes = False
 
     def __post_init__(self) -> None:
@@ -65,7 +63,6 @@ class PerplexityOptions(RunOptions):
         of_metrics: the values of the options that metrics declare, by name.
         patching: keyword arguments of :func:`ropescale.patch` for every schedule, such as ``layers`` or ``on_top``.
         source: the name of the documents in the results.
-        path: the checkpoint's folder, to hash its files; None hashes the live parameters.
         progress: whether to print notes on stderr, with a progress bar on a terminal and else one line per minute.
     """
 

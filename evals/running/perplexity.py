@@ -28,7 +28,7 @@ from ..facts import Divergence, Pass, Tables, Truncation
 from ..metrics import OPTIONS
 from ..metrics.paired import short_length
 from ..metrics.verdicts import too_few
-from ..parallel.processes import Group, World
+from ..parallel.processes import Group
 from ..progress import Notes
 from ..results.result import Result
 from ..scoring.batches import Arrays, Batch, BatchPlan, assembled, per_token, plan_pass
@@ -96,16 +96,16 @@ class PerplexityRun:
         self._plans: dict[int, BatchPlan] = {}
         self._figures: Tables = {}
 
-    def run(self, store: Store | None = None, group: Group | None = None) -> None:
+    def run(self, store: Store, group: Group) -> None:
         """Measures every schedule. :attr:`passes` contains the complete passes, even after an interruption.
 
         Args:
             store: the store of finished batches.
             group: the processes that share the work; :attr:`passes` is complete only in the first one.
         """
-        store, group = store or Store(), group or Group(World())
         self.batch_tokens, self._stride = group.from_leader(self._as_before(store.last))
-        runner = self._runner(store, group)
+        part = "in this round" if self.part.title else "to go"
+        runner = Runner(self.facts, store, group, self.notes, self.backend.work, part)
         with self.backend.ready():
             jobs, compared, last, told = self._taken(runner)
             if not self.part.title:
@@ -139,10 +139,6 @@ class PerplexityRun:
             "scoring": SCORING,
             **self.backend.arithmetic,
         }
-
-    def _runner(self, store: Store, group: Group) -> Runner:
-        part = "in this round" if self.part.title else "to go"
-        return Runner(self.facts, store, group, self.notes, self.backend.work, part)
 
     def _announce(self, jobs: Sequence[Job], compared: Sequence[Task]) -> None:
         """Tells the user the cost of the run, and what the backend cannot measure."""

@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar, cast
 from ...errors import CheckpointError, RopescaleError, RunError
 from ...output.formatting import listed
 from ..metrics.stored import Measured
-from ..parallel.processes import Group, World
+from ..parallel.processes import Group
 from ..progress import Notes, Progress, duration
 from ..results.folder import refuse_loss
 from ..results.saving import Writable
@@ -308,8 +308,8 @@ class NotWritten(CheckpointError):
 def carry_out(
     measurement: Measurement[R],
     folder: Path | None,
+    group: Group,
     fresh: bool = False,
-    group: Group | None = None,
     force: bool = False,
     file: Path | None = None,
 ) -> R:
@@ -327,7 +327,6 @@ def carry_out(
             is run.
         NotWritten: the result cannot be written.
     """
-    group = group or Group(World())
     if folder is not None:
         refuse_loss(folder, measurement.planned(), force)
     with nullcontext(Store()) if folder is None else opened(folder, fresh, group) as store:

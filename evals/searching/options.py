@@ -33,7 +33,6 @@ class SearchOptions(RunOptions):
         logits_bytes: the memory for one block of fp32 logits, in bytes; None for that of the device.
         patching: keyword arguments of :func:`ropescale.patch`, such as ``layers``.
         source: the name of the documents in the results.
-        path: the checkpoint's folder, to fingerprint its files instead of the live parameters.
         progress: whether to print notes on stderr, with a progress bar on a terminal and else one line per minute.
     """
 

@@ -100,7 +100,7 @@ class Measuring:
             block = self.options.logits_bytes
             scorer = SharedScorer(cast("PreTrainedModel", own), block) if is_shared(own) else None
             backend = LoadedModel(unwrapped(own), None, block, scorer, Variant(own))
-            result = carry_out(PerplexityRun(backend, self.corpus, schedules), None, group=processes(own))
+            result = carry_out(PerplexityRun(backend, self.corpus, schedules), None, processes(own))
         names = {AS_IS: stage(own, step), BASE: UNSCALED}
         result = replace(
             result,
