@@ -42,7 +42,7 @@ class Transformers5Engine(Engine):
     """transformers 5."""
 
     name = "transformers 5"
-    version = "5.23.0"
+    version = "5.16 to 5.24"
 
     def differences(self, layers: Layers) -> Iterator[Difference]:
         """Yields the conditions of this and earlier versions of transformers 5 for one kind of layer."""
