@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypedDict, TypeVar, Unpack, cast
 
 from .errors import ConfigError
 from .lengths import parse_length
+from .output.formatting import brief
 from .schedules.base import suggest
 
 if TYPE_CHECKING:
@@ -63,7 +64,10 @@ class Request:
         for name in ("target_length", "original_length", "freeze_at"):
             length = getattr(self, name)
             object.__setattr__(self, name, None if length is None else parse_length(length))
-        object.__setattr__(self, "overrides", dict(self.overrides or {}))
+        fields = self.overrides or {}
+        if not isinstance(fields, Mapping):
+            raise ConfigError(f"overrides must be a mapping of fields to values, not {brief(fields)}", "overrides")
+        object.__setattr__(self, "overrides", {key: str(value) for key, value in fields.items()})
         if self.replace_scaling and self.on_top:
             raise ConfigError(
                 "replace_scaling and on_top are mutually exclusive; choose one", "replace_scaling", "on_top"

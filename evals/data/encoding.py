@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...errors import DataError
+from ...output.formatting import first_line
+
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
@@ -71,7 +74,13 @@ class TextEncoder:
 
     def _encoded(self, text: str, offsets: bool = False) -> Any:
         # verbose=False: a document may exceed model_max_length, which would cause a warning.
-        return self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=offsets, verbose=False)
+        try:
+            return self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=offsets, verbose=False)
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":  # tokenizers' own, for a pattern that never ends
+                raise
+            reason = first_line(error)
+        raise DataError(f"the tokenizer cannot read this text: {reason}; correct the patterns in its tokenizer.json")
 
 
 def _settles(part: bytes, found: Encoded, count: int) -> bool:

@@ -7,7 +7,9 @@ from itertools import chain
 
 import click
 import pytest
+from configurations import LLAMA
 
+import ropescale
 from ropescale.cli import options
 from ropescale.cli.main import COMMANDS, LazyGroup
 from ropescale.errors import ConfigError, DataError, ScheduleError
@@ -68,3 +70,12 @@ def test_what_contradicts_itself_or_has_no_meaning_names_its_fields() -> None:
     with pytest.raises(ScheduleError, match="freeze_at needs a schedule") as refused:
         refuse_unused(Request(None, freeze_at=4), ["layers"])
     assert refused.value.fields == ("freeze_at",)
+
+
+def test_fields_may_be_numbers_in_python_and_anything_but_a_mapping_is_refused() -> None:
+    asked = {"beta_fast": 16, "truncate": False}
+    texts = {"beta_fast": "16", "truncate": "false"}
+    tables = [ropescale.frequencies(LLAMA, "yarn:factor=4", overrides=each) for each in (asked, texts)]  # type: ignore[arg-type]
+    assert tables[0] == tables[1] != ropescale.frequencies(LLAMA, "yarn:factor=4")
+    with pytest.raises(ConfigError, match="overrides must be a mapping"):
+        ropescale.frequencies(LLAMA, "yarn:factor=4", overrides=["beta_fast=16"])  # type: ignore[arg-type]

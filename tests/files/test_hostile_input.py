@@ -15,12 +15,14 @@ import tiny
 from configurations import CONFIG, edit, read, write_files
 from fuzzing.judging import limited
 from refusing import refused
-from transformers import CONFIG_MAPPING
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+from transformers import CONFIG_MAPPING, PreTrainedTokenizerFast
 
 from ropescale import files
 from ropescale.cli.main import main
 from ropescale.configs.configuration import read_rope
-from ropescale.errors import ConfigError
+from ropescale.errors import ConfigError, DataError
+from ropescale.evals.data.encoding import TextEncoder
 
 PATCH = ["patch", "model", "-o", "out", "--schedule", "yarn:factor=4"]
 REPLACE = ["patch", "model", "-o", "out", "--schedule", "yarn:factor=2", "--replace-scaling"]
@@ -147,6 +149,13 @@ def test_a_tokenizer_of_a_hundred_thousand_added_tokens_is_read(model):
     content = {"added_tokens_decoder": tokens}
     (model / "tokenizer_config.json").write_text(json.dumps(content))
     assert files.read_json(model / "tokenizer_config.json") == content
+
+
+def test_a_pattern_of_a_tokenizer_that_backtracks_without_end_is_refused_in_a_second():
+    tokenizer = Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("(a+)+$"), "isolated")
+    with pytest.raises(DataError, match=r"retry-limit.*correct the patterns in its tokenizer\.json"):
+        TextEncoder(PreTrainedTokenizerFast(tokenizer_object=tokenizer)).whole("a" * 60 + "!")
 
 
 # ---------------------------------------------------------------------------------------------------------
