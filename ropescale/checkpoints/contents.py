@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from ..configs.class_defaults import ALL_LAYERS
 from ..configs.configuration import Configuration, in_both_dialects, unread_by_v4, widened
 from ..errors import ConfigError, ScheduleError
 from ..files import local_path, read_bytes, read_json
@@ -93,7 +94,10 @@ def following(source: Path, target: Path, request: Request) -> Plan:
         )
     now, wanted = Configuration.read(read_config(source)), Configuration.read(read_config(target))
     rest = {key: value for key, value in now.raw.items() if key not in _ROTARY}
-    taken = {key: wanted.section[key] for key in _ROTARY if key in wanted.section}
+    taken: dict[str, object] = {"max_position_embeddings": wanted.max_length}  # what a class's default states, too
+    if ALL_LAYERS in wanted.ropes:
+        taken["rope_theta"] = wanted.ropes[ALL_LAYERS].theta
+    taken |= {key: wanted.section[key] for key in _ROTARY if key in wanted.section}
     notes = (f"the table, and the window of {wanted.meant_length:,} tokens, are those of {target}",)
     return Plan(request, now, Configuration.read(rest | taken), {}, wanted.meant_length, notes)
 

@@ -76,6 +76,16 @@ def test_a_head_gets_the_table_and_the_window_of_its_target(spec, tmp_path, ran)
     assert Configuration.read(head).meant_length == Configuration.read(wanted).meant_length
 
 
+def test_a_target_whose_class_states_its_table_gives_it_all_the_same(tmp_path):
+    target = write_checkpoint(
+        tmp_path / "target", {"model_type": "qwen2", "hidden_size": 128, "num_attention_heads": 2}
+    )
+    made = LLAMA | {"architectures": ["LlamaForCausalLMEagle3"], "max_position_embeddings": 512}
+    ropescale.patch_checkpoint(write_checkpoint(tmp_path / "head", made), tmp_path / "out", like=target)
+    head = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert (head["max_position_embeddings"], head["rope_theta"]) == (32768, 10000.0)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

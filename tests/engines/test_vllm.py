@@ -161,6 +161,7 @@ def test_what_export_says_was_served_was_served(tmp_path):
     assert export(original("gemma3_text", tmp_path), "vllm", "yarn:factor=4").how == "served"
 
 
+@pytest.mark.engines
 def test_the_draft_gets_no_overrides(python):
     code = (
         "from transformers import LlamaConfig\nfrom vllm.config.speculative import SpeculativeConfig\n"
