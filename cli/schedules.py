@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 @sectioned_command("schedules", {"The result": ["as_json"]}, click.Argument(["name"], required=False, type=SpecText()))
 def command(name: str | None, as_json: bool) -> None:
-    """List the schedules with their effect and required fields. With NAME, explain that schedule, its fields and paper.
+    """List the schedules with their effect, required fields and paper. With NAME, explain that schedule and its fields.
 
     \b
     Examples:
@@ -39,8 +40,10 @@ def command(name: str | None, as_json: bool) -> None:
         rows = []
         for each in described:
             needed = ", ".join(field["name"] for field in each["fields"] if field["required"])
-            rows.append([each["name"], each["does"], needed or "-"])
-        show(markdown(["schedule", "effect", "needs"], rows))
+            paper = each["paper"] or ""  # the arXiv number, else author and year
+            cited = re.search(r"arXiv:[\d.]+\d", paper) or re.match(r".* \d{4}(?=[,;]|$)", paper)
+            rows.append([each["name"], each["does"], needed or "-", cited[0] if cited else "-"])
+        show(markdown(["schedule", "effect", "needs", "paper"], rows))
 
 
 def describe(name: str, make: object) -> dict[str, Any]:
