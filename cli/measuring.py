@@ -66,7 +66,7 @@ def keywords_for(function: Callable[..., object], options: Mapping[str, Any]) ->
 
 
 _LOCAL = (
-    *("model", "schedules", *REQUEST_OPTIONS, "dtype", "device", "batch_tokens"),
+    *("model", "schedules", *REQUEST_OPTIONS, "dtype", "device", "attn_implementation", "batch_tokens"),
     *("tp", "device_map", "search", "search_tokens"),
 )
 """Parameters of measuring commands that apply only to a loaded model, not to a server."""

@@ -176,6 +176,9 @@ SCHEDULE = "A schedule: NAME[:key=value,...], FILE.py::Class, factors.json or JS
 """The help of ``--schedule``."""
 
 
+ATTENTIONS = ("eager", "sdpa", "flex_attention", "flash_attention_2", "flash_attention_3")
+"""transformers' implementations of attention."""
+
 _OPTIONS = [
     option("--schedule", "SPEC", SCHEDULE, required=True),
     option("--schedule schedules", "SPEC", f"{SCHEDULE} May be repeated.", multiple=True),
@@ -192,6 +195,12 @@ _OPTIONS = [
     flag("--trust-remote-code", "Run MODEL's own Python code, if needed."),
     option("--dtype", None, "The dtype (default: float32 on the CPU, the checkpoint's on a GPU).", Dtype(DTYPES)),
     option("--device", "D", "The device (default: the GPU if available, else cpu)."),
+    option(
+        "--attn-implementation",
+        None,
+        "The kernel of attention (default: the model's, usually sdpa).",
+        OneOf(ATTENTIONS),
+    ),
     option("--split", "S", "Split of a dataset (default: test, or the only one)."),
     option("--text-field", "FIELD", "Field with the text, the chat or the token ids."),
     option("--prompt-field", "FIELD", "Field with the prompt."),
@@ -246,7 +255,7 @@ SOURCE = ("concat", "streaming")
 Sections = Mapping[str, Sequence[str | Option]]
 """A command's options by help section: its own options, and space-separated names of shared ones."""
 
-MODEL_SECTION: Sections = {"The model": ["revision trust_remote_code dtype device"]}
+MODEL_SECTION: Sections = {"The model": ["revision trust_remote_code dtype device attn_implementation"]}
 """Options for locating and loading a model."""
 
 SERVER_SECTION: Sections = {"Server instead of MODEL": ["servers served_as served_name tokenizer concurrency timeout"]}

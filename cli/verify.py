@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from ..output.formatting import markdown
 from .options import (
-    MODEL_SECTION,
     Sections,
     flag,
     model_argument,
@@ -35,7 +34,7 @@ _SECTIONS: Sections = {
         option("--length lengths", "N", "A length to compare at; may be repeated.", multiple=True),
     ],
     "A server": ["servers served_name timeout"],
-    **MODEL_SECTION,
+    "The model": ["revision trust_remote_code dtype device"],
     "The result": ["as_json"],
 }
 

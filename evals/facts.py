@@ -27,6 +27,7 @@ class ModelFacts(TypedDict):
     weights: str
     dtype: str
     device: NotRequired[str]
+    attention: NotRequired[str]  # the implementation in transformers
     parameters: int
     vocabulary: NotRequired[int]
     trained_length: NotRequired[int | None]

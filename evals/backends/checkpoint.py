@@ -31,7 +31,7 @@ class Checkpoint:
     Attributes:
         name: the folder or the Hub id; ``revision`` is a branch, tag or commit.
         trust_remote_code: whether to run the checkpoint's own Python code.
-        dtype, device, device_map: as for :func:`ropescale.checkpoints.loading.load_model`.
+        dtype, device, device_map, attn_implementation: as for :func:`ropescale.checkpoints.loading.load_model`.
         tp: whether to shard each layer over the processes (tensor parallelism).
         chat_template: a file with a Jinja template that replaces the tokenizer's own.
         weights: whether the weights are needed; servers have their own.
@@ -43,6 +43,7 @@ class Checkpoint:
     dtype: str | None = None
     device: str | None = None
     device_map: str | None = None
+    attn_implementation: str | None = None
     tp: bool = False
     chat_template: str | None = None
     weights: bool = True
@@ -96,6 +97,7 @@ class Checkpoint:
             trust_remote_code=self.trust_remote_code,
             device_map=self.device_map,
             tensor_parallel=self.tp,
+            attn_implementation=self.attn_implementation,
         )
         if adapter is None:
             return model

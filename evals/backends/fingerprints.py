@@ -53,6 +53,7 @@ def describe(model: PreTrainedModel, path: str | os.PathLike[str] | None = None)
         "weights": files_fingerprint(folder) if folder and not adapters(model) else parameters_fingerprint(model),
         "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
         "device": _device_name(device_of(model)),
+        "attention": str(model.config._attn_implementation),
         "parameters": sum(p.numel() for p in model.parameters()),
         "vocabulary": embedding_shape(model)[0],
         "as_is": f"the {'folder' if folder else 'model'} as it is",

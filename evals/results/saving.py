@@ -237,7 +237,8 @@ class Saved(Measured, ABC):
         model, command = self.model, folder.store.own_command()
         versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
         device = f" on {escaped(model['device'])}" if "device" in model else ""
-        how = f"{model['parameters']:,} parameters, {model['dtype']}{device}"
+        kernel = f", {escaped(model['attention'])}" if "attention" in model else ""
+        how = f"{model['parameters']:,} parameters, {model['dtype']}{kernel}{device}"
         rounding = _BFLOAT16 if model["dtype"] == "bfloat16" else ""
         made = f"Written on {date.today()} by {versions}.\n"
         words = f"Command: {code_span(command)}\n" if command else ""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ...errors import RunError
+from .attention import QUERIES
 from .batches import Batch
 
 if TYPE_CHECKING:
@@ -37,10 +38,13 @@ class MemoryEstimate:
     Args:
         logits_bytes: the memory for one block of fp32 logits, in bytes.
         tile: the number of positions that an MLP runs at a time where more than two tiles are fed; None for all.
+        unmasked: whether attention runs in blocks, without a mask of all positions.
     """
 
-    def __init__(self, model: PreTrainedModel, logits_bytes: int, tile: int | None = None) -> None:
-        self.model, self.logits_bytes, self.tile = model, logits_bytes, tile
+    def __init__(
+        self, model: PreTrainedModel, logits_bytes: int, tile: int | None = None, unmasked: bool = False
+    ) -> None:
+        self.model, self.logits_bytes, self.tile, self.unmasked = model, logits_bytes, tile, unmasked
         self._size = next(model.parameters()).element_size()
         self._shares = getattr(model, "tp_size", None) or 1
         self._stream = self._size * width(model)
@@ -53,9 +57,10 @@ class MemoryEstimate:
         tile = fed
         if self.tile is not None and fed > 2 * self.tile:
             tile = self.tile + fed % self.tile
+        # The embeddings, the layer's input and what it works on; for the MLP, also its input and output.
         norm = 8 * width(self.model)  # in fp32: the states, and their product
-        attention = fed * (2 * self._stream + max(norm, self._attention(length)))
-        mlp = fed * 4 * self._stream + tile * self._mlp()
+        attention = fed * (3 * self._stream + max(norm, self._attention(length)))
+        mlp = fed * 5 * self._stream + tile * (self._mlp() + self._stream * (tile < fed))
         logits = min(self.logits_bytes, 4 * fed * embedding_shape(self.model)[0])
         return max(attention, mlp, fed * 2 * self._stream + 3 * logits)
 
@@ -64,31 +69,35 @@ class MemoryEstimate:
 
         In addition to a chunk, this is a cache of the keys and values of all layers, one of them twice, because it is
         copied when it grows; keys and values of one layer repeated per head; and an attention mask over all earlier
-        positions, as booleans and in the model's dtype.
+        positions, as booleans and in the model's dtype, for a block of queries or for all.
         """
         heads, head = _heads(self.model)
         kept = 2 * _stated(self.model, "num_key_value_heads", heads) * head
         layers = _stated(self.model, "num_hidden_layers", 1) / len(_devices(self.model)) + 1
         cache = self._size * (layers * kept + 2 * heads * head) / self._shares
-        return self.whole(chunk, length) + length * (cache + chunk * (1 + self._size))
+        queries = QUERIES if self.unmasked else chunk
+        return self.whole(chunk, length) + length * (cache + queries * (1 + self._size))
 
     def _attention(self, length: int) -> float:
         """Returns the bytes per position of a layer's attention.
 
         These are queries, keys and values, and either three more of what is being rotated, or the output and keys and
-        values repeated per head. Normalized queries are in fp32 meanwhile. Latent attention (MLA) holds the queries
-        twice, the expanded latents, the keys and the output. Eager attention also has a score per head and position in
-        the model's dtype, and the softmax in fp32.
+        values repeated per head; and cosines and sines, possibly of two kinds. Normalized queries are in fp32
+        meanwhile. Latent attention (MLA) holds the queries twice, the expanded latents, the keys, padded values and the
+        output. Eager attention also has a score per head and position in the model's dtype, and the softmax in fp32. A
+        mask has a boolean and a number per position.
         """
         heads, head = _heads(self.model)
         queries, keys = heads * head, _stated(self.model, "num_key_value_heads", heads) * head
         held = max(4 * queries + 2 * keys, 2 * queries + 5 * keys)
         if plain := _stated(self.model, "qk_nope_head_dim", 0):
-            held = 3 * queries + heads * (plain + 2 * _stated(self.model, "v_head_dim", head))
-        each = max(self._size * held, (self._size + 8) * queries)
-        if getattr(_text_config(self.model), "_attn_implementation", None) == "eager":
+            held = 5 * queries + heads * (plain + _stated(self.model, "v_head_dim", head))
+        each = max(self._size * held, (self._size + 8) * queries) + 4 * self._size * head
+        is_eager = getattr(_text_config(self.model), "_attn_implementation", None) == "eager"
+        if is_eager:
             each += heads * length * (2 * self._size + 4)
-        return each / self._shares
+        is_masked = is_eager or (not self.unmasked and needs_mask(self.model, length))
+        return each / self._shares + is_masked * length * (1 + self._size)
 
     def _mlp(self) -> float:
         """Returns the bytes per position of an MLP: two inner tensors, or gate, up and their product; or those of its
@@ -229,6 +238,13 @@ def work(model: PreTrainedModel, positions: int) -> float:
     layers, (heads, head) = _stated(model, "num_hidden_layers", 1), _heads(model)
     weights = sum(parameter.numel() for parameter in model.parameters())
     return 2.0 * weights + 2.0 * layers * heads * head * positions
+
+
+def needs_mask(model: PreTrainedModel, length: int) -> bool:
+    """Returns whether transformers' sdpa would store a number per pair of positions: for layers with windows or chunks
+    that are shorter, and on a processor for latent attention (MLA)."""
+    local = _stated(model, "sliding_window", 0) or _stated(model, "attention_chunk_size", length)
+    return length > local or _stated(model, "qk_nope_head_dim", 0) > 0
 
 
 def embedding_shape(model: PreTrainedModel) -> torch.Size:

@@ -12,16 +12,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
-from functools import cached_property
+from contextlib import ExitStack
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import torch
 from torch.nn.functional import cross_entropy
 
 from ...errors import RunError
-from ...models.rotary_modules import unwrapped
-from . import tiles
-from .memory import MemoryEstimate, device_of, embedding_shape
+from ...models.rotary_modules import evaluating, unwrapped
+from . import attention, tiles
+from .memory import MemoryEstimate, device_of, embedding_shape, needs_mask
 from .tiles import answering
 
 if TYPE_CHECKING:
@@ -124,12 +125,30 @@ class Scorer:
         On a processor, tiles must not change a bit of what two tiles give; elsewhere, they may change rounding.
         """
         same = torch.equal if self.device.type == "cpu" else agree
-        return tiles.mlps(self.model, same) if self.split else []
+        with evaluating(self.model):
+            return tiles.mlps(self.model, same) if self.split else []
+
+    @cached_property
+    def unmasked(self) -> bool:
+        """Whether attention in blocks, without a mask of all positions, gives the model's own numbers."""
+        probe = torch.arange(_PROBE, device=self.device)[None] % self.vocabulary
+        run = partial(self.trunk, input_ids=probe, use_cache=False)
+        if not self.split:
+            return False
+        with torch.inference_mode(), evaluating(self.model):
+            own = run()[0]
+            try:
+                with attention.in_blocks(always=True):
+                    return agree(run()[0], own)
+            except (LookupError, TypeError, ValueError, RuntimeError):  # an attention of its own
+                return False
 
     def estimate(self, fed: int) -> MemoryEstimate:
         """Returns the estimate of the memory of passes over so many positions."""
-        is_tiled = fed > 2 * tiles.ROWS and self.tiled
-        return MemoryEstimate(self.model, self.logits_bytes, tiles.ROWS if is_tiled else None)
+        is_long = fed > 2 * tiles.ROWS
+        is_tiled = is_long and self.tiled
+        unmasked = (is_long or needs_mask(self.model, fed)) and self.unmasked
+        return MemoryEstimate(self.model, self.logits_bytes, tiles.ROWS if is_tiled else None, unmasked)
 
     def states(self, ids: torch.Tensor, chunk: int | None = None) -> State:
         """Returns the head's input for every position except the last, computed with the live tables.
@@ -229,7 +248,7 @@ class Scorer:
             cache = DynamicCache(config=self.model.config)
             for start in range(0, width, chunk):
                 part = ids[row : row + 1, start : min(start + chunk, width)]
-                yield part, self.trunk(input_ids=part, past_key_values=cache, use_cache=True, return_dict=True)
+                yield part, self._run_trunk(part, past_key_values=cache, use_cache=True)
 
     def _blocks(self, rows: int, share: int = 1) -> Iterator[slice]:
         """Yields slices of rows whose fp32 logits take ``1 / share`` of the budget."""
@@ -237,10 +256,15 @@ class Scorer:
         for start in range(0, rows, size):
             yield slice(start, min(start + size, rows))
 
-    def _run_trunk(self, ids: torch.Tensor) -> TrunkOutput:
-        is_long = ids.numel() > 2 * tiles.ROWS and not torch.is_grad_enabled()
-        with tiles.running(self.tiled if is_long else []):
-            return self.trunk(input_ids=ids, use_cache=False, return_dict=True)
+    def _run_trunk(self, ids: torch.Tensor, **cache: object) -> TrunkOutput:
+        """Runs the trunk with its MLPs in tiles and without large masks; as it is where gradients are computed, because
+        what is computed again later would not be so."""
+        with ExitStack() as stack:
+            if not torch.is_grad_enabled():
+                stack.enter_context(tiles.running(self.tiled if ids.numel() > 2 * tiles.ROWS else []))
+                if (cache or needs_mask(self.model, ids.shape[1])) and self.unmasked:
+                    stack.enter_context(attention.in_blocks())
+            return self.trunk(input_ids=ids, return_dict=True, **({"use_cache": False} | cache))
 
     def _head(self, output: TrunkOutput, ids: torch.Tensor, rows: slice) -> torch.Tensor:
         """Returns the model's own fp32 logits for these rows of the trunk's output, [1, rows, vocabulary]."""

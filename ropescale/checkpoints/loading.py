@@ -31,6 +31,7 @@ def load_model(
     trust_remote_code: bool = False,
     device_map: str | Mapping[str, object] | None = None,
     tensor_parallel: bool = False,
+    attn_implementation: str | None = None,
 ) -> PreTrainedModel:
     """Loads a causal language model, or a model for images and text, on a device and in evaluation mode.
 
@@ -42,6 +43,7 @@ def load_model(
         trust_remote_code: whether the checkpoint's own code may run.
         device_map: a device map for transformers, such as ``auto``, to spread the model over devices.
         tensor_parallel: shard every layer over the processes of the initialised process group.
+        attn_implementation: the implementation of attention, such as ``eager``. Default: the model's, usually ``sdpa``.
 
     Raises:
         CheckpointError: loading failed.
@@ -62,6 +64,8 @@ def load_model(
     chosen = dtype or ("float32" if place.type == "cpu" else "auto")
     how: dict[str, Any] = {"dtype": chosen if chosen == "auto" else getattr(torch, chosen), **_code(trust_remote_code)}
     how |= {"output_loading_info": True, "ignore_mismatched_sizes": True}  # ropescale reports them on one line
+    if attn_implementation is not None:
+        how["attn_implementation"] = attn_implementation
     try:
         if device_map is not None:
             how["device_map"] = device_map

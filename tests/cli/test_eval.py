@@ -39,6 +39,18 @@ def test_without_a_factor_the_largest_length_over_the_trained_one_is_taken_and_s
     assert [row for row in found if "linear" not in row["schedule"]] == same
 
 
+def test_an_attention_is_chosen_and_stated_and_another_one_is_another_run(evaluate, refused, checkpoint, tmp_path):
+    words = ["--lengths", "32,96", "--json", "-o", tmp_path / "out", "--attn-implementation"]
+    found = {name: evaluate(*words, name) for name in ("eager", "sdpa")}
+    eager, sdpa = (json.loads(each.out) for each in found.values())
+    assert (eager["model"]["attention"], sdpa["model"]["attention"]) == ("eager", "sdpa")
+    assert [row["ppl"] for row in eager["rows"]] == pytest.approx([row["ppl"] for row in sdpa["rows"]], rel=1e-5)
+    assert "starting a new run, because this changed: attention" in found["sdpa"].err
+    assert ", float32, sdpa" in (tmp_path / "out" / "REPORT.md").read_text()
+    said = refused("eval", checkpoint, *words, "sdpaa")
+    assert "invalid value for '--attn-implementation': unknown value 'sdpaa'; did you mean 'sdpa'?" in said
+
+
 def test_stdout_is_the_table_alone(evaluate):
     out, err = evaluate("--lengths", "32,64,0.125k", "--schedule", "yarn:factor=2")
     said, table, rests, where = out.removesuffix("\n").split("\n\n")

@@ -92,7 +92,7 @@ def test_a_window_that_is_estimated_not_to_fit_is_fed_in_chunks_at_once(monkeypa
         found = executor.score(batch)
         monkeypatch.undo()
         whole = Executor(Scorer(model), ids, None, notes.append).score(batch)
-    assert notes[0].startswith("a window of 1,000 positions would take about 0.0 GB; feeding 256 at a time")
+    assert notes[0].startswith("a window of 1,000 positions would take about 0.1 GB; feeding 256 at a time")
     assert np.abs(found["nll"] - whole["nll"]).max() < 1e-5
 
 
@@ -122,7 +122,7 @@ def test_models_of_users_fit_onto_their_cards_whole_and_what_cannot_is_refused(m
     llama = on_cards(monkeypatch, 1, LLAMA_8B)
     assert llama.chunk(524_288) is None and 28e9 < llama.whole(524_288, 524_288) < 45e9
     assert llama.batch_tokens(4096) == 32_768
-    llama.refuse(1_048_576, chunks=True)
+    llama.refuse(1_000_000, chunks=True)
     with pytest.raises(
         RunError, match=r"a window of 2,000,000 positions needs about [\d,.]+ GB, but .* at most "
     ) as said:

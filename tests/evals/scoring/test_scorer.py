@@ -2,14 +2,18 @@
 
 import logging
 import weakref
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import tiny_models
 import torch
 from tiny import documents, llama, naive_nll
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from ropescale.evals.scoring import tiles
+from ropescale.evals.scoring import attention, tiles
 from ropescale.evals.scoring.scorer import Scorer, agree
 
 
@@ -171,3 +175,60 @@ def test_tiles_on_a_processor_are_those_that_change_no_bit(monkeypatch):
     assert Scorer(model).tiled == []
     with torch.inference_mode():
         assert_close_to_naive(model, ids, Scorer(model).score(ids))
+
+
+class Largest(TorchDispatchMode):
+    """Notes the most numbers of one tensor that is computed."""
+
+    most = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **(kwargs or {}))
+        for each in found if isinstance(found, tuple | list) else [found]:
+            if isinstance(each, torch.Tensor):
+                self.most = max(self.most, each.untyped_storage().nbytes() // each.element_size())
+        return found
+
+
+@pytest.mark.parametrize("kind", ["gemma3_text", "olmo3", "llama", "deepseek_v3", "llama4_text"])
+@pytest.mark.parametrize("chunk", [None, 150])
+def test_no_mask_of_all_positions_is_built_and_the_losses_are_those_with_it(kind, chunk, monkeypatch):
+    monkeypatch.setattr(attention, "QUERIES", 32)
+    model, ids = tiny_models.build(kind), ids_of(1, 600)
+    stock, own, largest = Scorer(model, 2**14), Scorer(model, 2**14), Largest()
+    stock.unmasked = False
+    with torch.no_grad():
+        expected = stock.score(ids, chunk)
+        assert own.unmasked is (kind != "llama4_text")  # whose layers see chunks
+        with largest:
+            found = own.score(ids, chunk)
+    assert (found - expected).abs().max() < 2e-5
+    if own.unmasked:
+        assert largest.most < 600 * 150  # a mask would have 600 * (chunk or 600)
+    assert not ALL_ATTENTION_FUNCTIONS._local_mapping and not ALL_MASK_ATTENTION_FUNCTIONS._local_mapping
+
+
+PEAK = """
+import re, sys, torch
+from transformers import AutoConfig, AutoModelForCausalLM
+from ropescale.evals.scoring.scorer import Scorer
+more = {"sliding_window": 512} if sys.argv[1] == "mistral" else {}
+config = AutoConfig.for_model(sys.argv[1], vocab_size=61, hidden_size=256, intermediate_size=512, num_hidden_layers=2,
+                              num_attention_heads=8, num_key_value_heads=2, **more)
+scorer = Scorer(AutoModelForCausalLM.from_config(config).eval())
+ids = torch.randint(61, (1, 16384))
+peak = lambda: 1024 * int(re.search(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read())[1])  # its own alone
+with torch.inference_mode():
+    scorer.score(ids[:, :1024])
+    before = peak()
+    scorer.score(ids)
+print(peak() - before)
+"""
+
+
+@pytest.mark.slow
+def test_a_sliding_window_takes_little_more_memory_than_full_attention(python):
+    if not Path("/proc/self/status").exists():
+        pytest.skip("needs Linux's peak of one process")
+    full, sliding = (int(python("-c", PEAK, kind).stdout) for kind in ("llama", "mistral"))
+    assert sliding < 1.5 * full  # a mask would take 1.3 GB more

@@ -1,0 +1,89 @@
+"""Attention without a mask of all positions, where transformers' sdpa would build one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+
+QUERIES = 512
+"""The least number of queries in a block, enough for the full speed of a kernel."""
+
+
+@contextmanager
+def in_blocks(always: bool = False) -> Iterator[None]:
+    """Replaces transformers' sdpa and its masks inside the block.
+
+    A mask that is causal, with or without a sliding window, becomes an empty tensor whose last size is the window, 0
+    without one; models hand it to their attention as they do with any mask. Attention runs in blocks of queries that
+    see only the keys of their window. Other masks stay as they are.
+
+    Args:
+        always: replace also masks that transformers would leave out, for a check with few positions.
+    """
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS as masks
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS as attentions
+
+    with ExitStack() as stack:
+        for functions, own in ((masks, partial(_mask, always)), (attentions, _attention)):
+            before = dict(functions._local_mapping)
+            stack.callback(functions._local_mapping.update, before)
+            stack.callback(functions._local_mapping.clear)
+            functions["sdpa"] = partial(own, functions["sdpa"])
+        yield
+
+
+def _mask(always: bool, stock: Callable[..., torch.Tensor | None], **named: Any) -> torch.Tensor | None:
+    """Returns an empty mask with the window, or transformers' own mask."""
+    queries, keys, window = named["q_length"], named["kv_length"], named.get("local_size")
+    at_end = named["q_offset"] + queries == named["kv_offset"] + keys
+    is_plain = named.get("attention_mask") is None and named.get("allow_is_causal_skip", True)
+    if not at_end or not is_plain or (window and not _slides(named["mask_function"], window)):
+        return stock(**named)
+    if queries == keys <= (window or keys) and not always:
+        return None
+    return torch.empty(1, 1, 0, window or 0, dtype=torch.bool, device=named["device"])
+
+
+def _slides(allowed: Callable[..., torch.Tensor], window: int) -> bool:
+    """Returns whether a mask function is that of a sliding window, and not of chunks."""
+    seen = [bool(allowed(0, 0, torch.tensor(window), torch.tensor(key))) for key in (0, 1)]
+    return seen == [False, True]
+
+
+def _attention(
+    stock: Callable[..., tuple[torch.Tensor, object]],
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    **named: Any,
+) -> tuple[torch.Tensor, object]:
+    """Computes attention, in blocks of queries if the mask is empty.
+
+    Args:
+        stock: transformers' sdpa, which computes each block.
+    """
+    width = value.shape[-1]
+    if width < query.shape[-1] and query.device.type == "cpu":  # else a score per head and pair of positions is stored
+        value = torch.nn.functional.pad(value, (0, query.shape[-1] - width))
+    if mask is None or mask.shape[-2]:
+        return stock(module, query, key, value, mask, **named)[0][..., :width], None
+    queries, keys = query.shape[2], key.shape[2]
+    window = mask.shape[-1] or keys
+    if window >= keys and query.device.type != "cpu":
+        fused = torch.nn.attention.bias.causal_lower_right(queries, keys)
+        return stock(module, query, key, value, fused, **named)
+    step = max(QUERIES, window if window < keys else 0)
+    found, first = list[torch.Tensor](), keys - queries
+    for start in range(first, keys, step):
+        low, stop = max(0, start - window + 1), min(start + step, keys)
+        seen = torch.arange(start, stop, device=query.device)[:, None] - torch.arange(low, stop, device=query.device)
+        block = query[:, :, start - first : stop - first]
+        allowed = ((seen >= 0) & (seen < window))[None, None]
+        found.append(stock(module, block, key[:, :, low:stop], value[:, :, low:stop], allowed, **named)[0][..., :width])
+    return torch.cat(found, dim=1), None
