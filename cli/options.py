@@ -236,7 +236,7 @@ _SHARED = {str(each.name): each for each in _OPTIONS}
 _RARE = frozenset(
     "original_length freeze_at answer_field chat_template glob concat min_tokens streaming bos truncation_stride "
     "repeat_distance seed trust_remote_code served_name timeout batch_tokens tp device_map split prompt_field "
-    "score short_context fresh revision overrides layers baseline tolerance".split()
+    "score short_context fresh revision overrides layers baseline tolerance attn_implementation".split()
 )
 """Parameters that only ``--help-all`` lists, where a command has so many that they do not fit on two screens."""
 
