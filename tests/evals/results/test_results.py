@@ -138,7 +138,7 @@ def test_the_dictionary_has_the_published_keys(result):
     assert plain["schema"] == 2
     for found, keys in (
         (plain, "schema model data protocol versions sentences rows paired verdicts truncation repeats cost tables"),
-        (plain["model"], "path config_sha256 weights dtype device parameters vocabulary as_is trained_length"),
+        (plain["model"], "path config_sha256 weights dtype device attention parameters vocabulary as_is trained_length"),
         (plain["data"], "source sha256 documents windows tokens skipped measured whole unit share"),
         (plain["protocol"], "name mode bos stride windows budget_tokens truncation_context truncation_stride "
                             "seed repeat_distance interval batch_tokens"),
@@ -262,7 +262,7 @@ def test_save_writes_every_file_and_the_figures_come_back(result, tmp_path, pict
     assert saved == json.loads(json.dumps(result.to_dict()))
     report = (out / "REPORT.md").read_text()
     model, versions = result.model, ", ".join(f"{name} {version}" for name, version in result.versions.items())
-    assert result.to_markdown() in report and f"{model['dtype']} on {model['device']})" in report
+    assert result.to_markdown() in report and f"{model['dtype']}, {model['attention']} on {model['device']})" in report
     assert f"Written on {date.today()} by {versions}." in report
     for name in drawn:
         assert (out / name).stat().st_size > 10_000 and (out / name).read_bytes().startswith(b"\x89PNG")
