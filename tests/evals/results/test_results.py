@@ -138,7 +138,8 @@ def test_the_dictionary_has_the_published_keys(result):
     assert plain["schema"] == 2
     for found, keys in (
         (plain, "schema model data protocol versions sentences rows paired verdicts truncation repeats cost tables"),
-        (plain["model"], "path config_sha256 weights dtype device attention parameters vocabulary as_is trained_length"),
+        (plain["model"], "path config_sha256 weights dtype device attention parameters vocabulary as_is "
+         "trained_length"),
         (plain["data"], "source sha256 documents windows tokens skipped measured whole unit share"),
         (plain["protocol"], "name mode bos stride windows budget_tokens truncation_context truncation_stride "
                             "seed repeat_distance interval batch_tokens"),
