@@ -87,11 +87,6 @@ class Configuration:
         return family(self.model_type)
 
     @property
-    def is_multimodal(self) -> bool:
-        """Whether the language model is one part of a larger model."""
-        return bool(self.path)
-
-    @property
     def draft(self) -> str:
         """The kind of draft head that this is, or the MTP layers of the model; "" for neither."""
         return draft_in(self.raw, self.section)

@@ -101,10 +101,10 @@ def find_section(config: Mapping[str, object]) -> tuple[Path, str]:
     paths = [*sections_in(config)] if usual is None else [usual]
     if len(paths) < 2 and {*paths} <= {*_READ}:
         return (*paths, ())[0], ""
-    names, which = " and ".join(map(dotted, sorted(paths))), "which of them" if paths[1:] else "whether"
+    names = " and ".join(map(dotted, sorted(paths)))
     return paths[0], (
-        f"config.json describes a language model in {names}, and {which} the code of model type {model_type[:60]!r} "
-        f"reads{'' if paths[1:] else ' it'} is not known; nothing is read or changed"
+        f"config.json describes a language model in {names}, and whether the code of model type {model_type[:60]!r} "
+        "reads that is not known; nothing is read or changed"
     )
 
 

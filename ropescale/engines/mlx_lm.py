@@ -96,7 +96,7 @@ def _changes(serving: Serving) -> dict[str, object]:
             stated = {key: value for key, value in (before or {}).items() if key != "type"}
             inner = stated.get(own.key)  # the parameters of one layer type
             changed[name] = {**stated, **({own.key: {**inner, **added}} if isinstance(inner, Mapping) else added)}
-    if changed and serving.stored.is_multimodal:
+    if changed and serving.stored.path:
         return placed({}, serving.stored.path, {**serving.stored.section, **changed})
     return changed
 
