@@ -139,9 +139,8 @@ class Backend(ABC):
         """Returns the default number of positions to feed together; at least one window is fed."""
         return 1
 
-    def cost(self, tokens: int) -> str:
-        """Describes what it takes to score this many tokens; "" if that is nothing special."""
-        return ""
+    def tell_cost(self, tokens: int, notes: Notes) -> None:  # noqa: B027 (most cost nothing special)
+        """Tells what it takes to score or generate this many tokens, before it starts."""
 
     def memory(self, batch: Batch) -> str:
         """Describes the memory that a batch takes; "" if another machine has it."""

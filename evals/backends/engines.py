@@ -68,21 +68,13 @@ Asked = Scoring | Generating
 
 
 class Card(BaseModel):
-    """A served model: its name and limit, and for llama.cpp its trained length, bytes and parameters."""
+    """A served model: its name and limit, and for llama.cpp its bytes and parameters."""
 
     id: str
     owned_by: str | None = None
     max_model_len: int | None = Field(None, validation_alias=AliasChoices("max_model_len", AliasPath("meta", "n_ctx")))
-    trained: int | None = Field(None, validation_alias=AliasPath("meta", "n_ctx_train"))
     size: int | None = Field(None, validation_alias=AliasPath("meta", "size"))
     parameters: int | None = Field(None, validation_alias=AliasPath("meta", "n_params"))
-
-
-class About(BaseModel):
-    """A server's version, and the number of requests that llama.cpp computes at the same time."""
-
-    version: str | None = Field(None, validation_alias=AliasChoices("version", "build_info"))
-    slots: int | None = Field(None, validation_alias="total_slots")
 
 
 class ServerEngine(ABC):
@@ -91,7 +83,7 @@ class ServerEngine(ABC):
     Attributes:
         card, model: the served model and its name.
         limit: the maximum number of positions of prompt and generated text together; None if unknown.
-        about_server, version: what the server says of itself, and the engine's version.
+        version: the engine's version.
         url: the server's address, for messages.
         version_path: the path of the response with the engine's version.
         limit_option: the engine's option that sets the limit.
@@ -108,14 +100,8 @@ class ServerEngine(ABC):
 
     reserved: ClassVar[int] = 0
 
-    def __init__(self, card: Card, limit: int | None, about: About, url: str) -> None:
-        self.card, self.model, self.limit, self.url = card, card.id, limit, url
-        self.about_server, self.version = about, about.version or "of an unknown version"
-
-    @property
-    def nan(self) -> str:
-        """The probable reason of NaN; empty if unknown."""
-        return ""
+    def __init__(self, card: Card, limit: int | None, version: str, url: str) -> None:
+        self.card, self.model, self.limit, self.version, self.url = card, card.id, limit, version, url
 
     @property
     def bits(self) -> float | None:
@@ -188,10 +174,6 @@ class PromptScoring(ServerEngine):
 
     path: ClassVar[str]
 
-    @property
-    def nan(self) -> str:
-        return f"the table is probably shorter than {self.limit_option.partition(',')[0]}"
-
     async def score(self, send: Send, asked: Asked) -> Arrays:
         tokens = asked.count if isinstance(asked, Generating) else (1 + asked.ranked) * len(asked.ids)
         return self._answer(asked, await send(Call(self.path, self.body(asked), SMALL + ROW * tokens)))
@@ -235,6 +217,10 @@ class _Models(BaseModel):
     data: list[Card] = []
 
 
+class _Version(BaseModel):
+    version: str | None = Field(None, validation_alias=AliasChoices("version", "build_info"))
+
+
 _MODULES: dict[str | None, str] = {
     "vllm": "vllm",
     "sglang": "sglang",
@@ -269,4 +255,5 @@ def engine_of(client: Client, wanted: str | None = None) -> ServerEngine:
     kind: type[ServerEngine] = import_module(f".{_MODULES[owner]}", __package__).ENGINE
     card = matching[0]
     limit = next((each.max_model_len for each in (card, *cards) if each.max_model_len is not None), None)
-    return kind(card, limit, client.ask(Call(kind.version_path, is_optional=True), About), client.url)
+    version = client.ask(Call(kind.version_path, is_optional=True), _Version).version
+    return kind(card, limit, version or "of an unknown version", client.url)

@@ -14,7 +14,7 @@ from pydantic import AliasChoices, BaseModel, Field
 from ...errors import ServerError
 from ..scoring.batches import Arrays
 from .client import Call, NotANumber, Send, parsed
-from .engines import About, Asked, Body, Card, Generating, ServerEngine, TokenId, scores
+from .engines import Asked, Body, Generating, ServerEngine, TokenId, scores
 
 _FORCE = 1e6
 """The logit bias of the wanted token."""
@@ -58,14 +58,9 @@ class LlamaServer(ServerEngine):
     """
 
     name, version_path, concurrency = "llama-server", "/props", 1
+    limit_option = "-c, which its slots share, and which the length in the file caps: ropescale gguf"
     cost = "llama-server scores a token per request, each a decoding step"
     _plain: int | None = None
-
-    def __init__(self, card: Card, limit: int | None, about: About, url: str) -> None:
-        super().__init__(card, limit, about, url)
-        self.limit_option = f"-c, which is shared by {about.slots or 'all'} slots"
-        if limit == card.trained:
-            self.limit_option = "the length in the file, by ropescale gguf or --override-kv, and -c"
 
     def tokenizing(self, text: str) -> Call:
         body = {"content": text, "add_special": False, "parse_special": False}

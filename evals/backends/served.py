@@ -143,9 +143,9 @@ class ServedModel(Backend):
             found.append("the short-context cost (KL, top-1 agreement) is skipped: servers return no distributions")
         return found
 
-    def cost(self, tokens: int) -> str:
-        costs = [server.engine.cost for server in self.servers if server.engine.cost]
-        return f"up to {tokens:,} tokens to score: {costs[0]}" if costs else ""
+    def tell_cost(self, tokens: int, notes: Notes) -> None:
+        for cost in sorted({server.engine.cost for server in self.servers} - {""}):
+            notes.tell(f"up to {tokens:,} tokens to score: {cost}")
 
     def refuse(self, longest: int, notes: Notes) -> None:
         """Checks that every server can score windows of this length with this tokenizer.

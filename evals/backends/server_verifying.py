@@ -27,7 +27,7 @@ from ...verifying.decoding import written
 from ..scoring.memory import is_out_of_memory, total_memory
 from ..scoring.scorer import Scorer
 from .client import NotANumber
-from .engines import Scoring
+from .engines import PromptScoring, Scoring
 from .rounding import round_weights
 from .server import Server
 from .variants import Variant, as_trained
@@ -148,58 +148,51 @@ def verify_served(
             f"{folder} has a tokenizer that cannot build a text of {size:,} tokens; give a shorter length"
         )
     count = min(size - 1, size - trained + PAST)
-    verdict, bits = NOT_PROVED, server.engine.bits
-    if server.engine.cost:
-        server.client.notes.tell(f"{count:,} tokens to score: {server.engine.cost}")
+    verdict, engine = NOT_PROVED, server.engine
+    few = engine.bits if engine.bits and engine.bits < FEW_BITS else None
+    if engine.cost:
+        server.client.notes.tell(f"{count:,} tokens to score: {engine.cost}")
     try:
         nll = server.answers([Scoring(ids, count)])[0]["nll"]
     except NotANumber:
-        nll, verdict = np.full(count, np.nan), "; ".join(filter(None, [NAN, server.engine.nan]))
-    first = trained - (size - count)  # the row of the token at the position of the trained length
-    past = slice(max(first, 0), None)
-    gaps = tolerances = np.full(2, np.nan)
-    floor = EXACT if dtype == "float32" and not _is_rounded(bits) else ROUNDED
+        nll, verdict = np.full(count, np.nan), NAN
+        if isinstance(engine, PromptScoring):
+            verdict += f"; the table is probably shorter than {engine.limit_option.partition(',')[0]}"
+    past = trained - (size - count)  # the row of the token at the position of the trained length
+    stock = unscaled = None
+    floor = EXACT if dtype == "float32" and few is None else ROUNDED
+    tolerances = np.full(2, floor)
     if verdict == NOT_PROVED and _fits(folder, dtype, place):
         try:
             loaded = load_model(folder, dtype, device, trust_remote_code=trust_remote_code)
-            both, spreads = _scored(loaded, config, ids, max(server.engine.limit or 0, size), count, bits)
+            both, spreads = _scored(loaded, config, ids, max(engine.limit or 0, size), few)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
         else:
-            apart = np.abs(nll - both)
-            gaps = apart[:, past].mean(axis=1)
-            if (gaps[0] <= EXACT) != (gaps[1] <= EXACT):
+            apart = np.abs(nll - both[:, -count:])
+            stock, unscaled = map(float, apart[:, past:].mean(axis=1))
+            if (stock <= EXACT) != (unscaled <= EXACT):
                 floor = EXACT
-            tolerances = np.maximum(floor, _explained(apart, spreads, past.start))
-            agrees, as_unscaled = gaps <= tolerances
-            verdict = _VERDICTS[bool(agrees), bool(as_unscaled)]
+            tolerances = np.maximum(floor, _explained(apart, spreads[:, -count:], past))
+            verdict = _VERDICTS[bool(stock <= tolerances[0]), bool(unscaled <= tolerances[1])]
             if verdict == CANNOT_TELL:
-                verdict = _nearer(apart[:, past], trained)
+                verdict = _nearer(apart[:, past:], trained)
     return ServedVerification(
         model=str(model),
         url=server.client.url,
         trained=trained,
         length=size,
-        stock=_known(gaps[0]),
-        unscaled=_known(gaps[1]),
-        tolerance=_known(tolerances[0]) or floor,
-        unscaled_tolerance=_known(tolerances[1]) or floor,
-        bits=bits,
+        stock=stock,
+        unscaled=unscaled,
+        tolerance=float(tolerances[0]),
+        unscaled_tolerance=float(tolerances[1]),
+        bits=engine.bits,
         dtype="float32" if floor == EXACT else dtype or "half precision",
-        within=float(nll[: past.start].mean()),
-        beyond=float(nll[past].mean()),
+        within=float(nll[:past].mean()),
+        beyond=float(nll[past:].mean()),
         verdict=verdict,
     )
-
-
-def _known(value: np.floating) -> float | None:
-    return None if np.isnan(value) else float(value)
-
-
-def _is_rounded(bits: float | None) -> bool:
-    """Returns whether weights of this many bits are less exact than half precision."""
-    return bits is not None and bits < FEW_BITS
 
 
 def _explained(apart: np.ndarray, spreads: np.ndarray, past: int) -> np.ndarray:
@@ -213,19 +206,17 @@ def _explained(apart: np.ndarray, spreads: np.ndarray, past: int) -> np.ndarray:
         past: the first token past the trained length.
     """
     explained, within = spreads[:, past:].mean(axis=1), spreads[:, :past].mean(axis=1)
-    if not within.all():
-        return MARGIN * explained
-    return np.minimum(MARGIN, GROWTH * apart[:, :past].mean(axis=1) / within) * explained
+    seen = apart[:, :past].mean(axis=1) / np.maximum(within, EXACT)
+    return np.minimum(MARGIN, GROWTH * seen) * explained
 
 
 def _nearer(apart: np.ndarray, trained: int) -> str:
     """Returns the verdict of two models that both agree with the server: the nearer one, if it is significantly so."""
     closer = apart[1] - apart[0]
-    error = closer.std() / np.sqrt(closer.size)
-    ratio = abs(closer.mean()) / error if error else 0.0
-    if ratio >= DECIDED:
-        return LIVE if closer.mean() > 0 else NOT_LIVE
-    if ratio == 0:
+    ratio = closer.mean() / max(closer.std(), 1e-9) * np.sqrt(closer.size)
+    if abs(ratio) >= DECIDED:
+        return LIVE if ratio > 0 else NOT_LIVE
+    if abs(ratio) < 0.1:
         return CANNOT_TELL
     needed = trained + round(closer.size * (DECIDED / ratio) ** 2, -2)
     return f"{CANNOT_TELL}; a text of some {needed:,.0f} tokens would decide (--length)"
@@ -240,13 +231,15 @@ def _fits(folder: Path, dtype: str | None, place: torch.device) -> bool:
 
 
 def _scored(
-    model: PreTrainedModel, config: dict[str, object], ids: Sequence[int], limit: int, count: int, bits: float | None
+    model: PreTrainedModel, config: dict[str, object], ids: Sequence[int], limit: int, bits: float | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Scores the last ``count`` tokens of a text twice: with the folder's tables fixed at ``limit``, as an engine does,
-    and without the schedule. Rounds the model's weights in place if they have few ``bits``.
+    """Scores a text twice: with the folder's tables fixed at ``limit``, as an engine does, and without the schedule.
+
+    Args:
+        bits: the number of bits to which the model's weights are rounded afterwards, in place; None leaves them.
 
     Returns:
-        The NLLs, [2, count], and their absolute changes by the rounding.
+        The NLLs, [2, tokens], and their absolute changes by the rounding.
 
     Raises:
         DataError: the folder has no schedule.
@@ -265,12 +258,12 @@ def _scored(
         found = []
         for tables in (own, without):
             with tables.live():
-                found.append(scorer.score(torch.tensor([ids]))[0].numpy()[-count:])
+                found.append(scorer.score(torch.tensor([ids]))[0].numpy())
         return np.stack(found).astype(np.float64)
 
     with evaluating(model), torch.inference_mode():
         exact = nll()
-        if bits is None or not _is_rounded(bits):
+        if bits is None:
             return exact, np.zeros_like(exact)
         round_weights(model, int(bits))
         return exact, np.abs(nll() - exact)

@@ -81,8 +81,8 @@ class RetrievalRun:
             held = [variant.tables(prompts) for variant in self.variants]
             jobs = [Job(tables, (length,), plans[length]) for each in held for length, tables in each.items()]
             runner.take([self._task(job) for job in jobs])
-            if runner.announce(about) and (cost := self.backend.cost(runner.tokens_left)):
-                self.notes.tell(cost)
+            if runner.announce(about):
+                self.backend.tell_cost(runner.tokens_left, self.notes)
             runner.run(about)
 
     def planned(self) -> dict[str, Any]:

@@ -121,8 +121,7 @@ class PerplexityRun:
                     self.notes.tell(f"{few}: differences are printed without one")
                 if to_run:
                     self._announce(jobs, compared)
-                    if cost := self.backend.cost(runner.tokens_left):
-                        self.notes.tell(cost)
+                    self.backend.tell_cost(runner.tokens_left, self.notes)
             if runner.left:
                 self._texts.check(runner.left[0])
             runner.run(self._about)

@@ -112,7 +112,7 @@ def test_a_served_schedule_is_live_and_the_unchanged_model_beside_it_is_not(pyth
 
 
 def test_a_served_model_answers_and_writes_as_the_loaded_one(python, tmp_path):
-    """Passkeys, whose digits rank first or not, and texts from a file, after which it writes."""
+    """Passkeys up to the server's limit, whose digits rank first or not, and what it writes after texts."""
     folder = tmp_path / "patched"
     ropescale.patch_checkpoint(CHECKPOINT, folder, SPECS["yarn"])
     tokenizer = load_tokenizer(folder)
@@ -121,10 +121,11 @@ def test_a_served_model_answers_and_writes_as_the_loaded_one(python, tmp_path):
         {"input": text[start : start + 900], "outputs": [text[start + 900 : start + 912]]}
         for start in range(0, 4000, 500)
     ]
-    passkeys: dict[str, Any] = {"lengths": [200, 800], "depths": [0.0, 0.5, 1.0], "trials": 2, "path": folder}
+    passkeys: dict[str, Any] = {"lengths": [200, 1024], "depths": [0.0, 0.5, 1.0], "trials": 2, "path": folder}
     given: dict[str, Any] = {"lengths": [512], "prompts": rows, "new_tokens": 16, "path": folder}
     with serving(python, export(folder, "vllm").commands[0].text, tmp_path / "log.txt") as address:
         server = Server(address, SPECS["yarn"])
+        assert server.engine.limit == passkeys["lengths"][-1]
         served = [retrieval(server, tokenizer=tokenizer, **each).answers for each in (passkeys, given)]
     model = load_model(folder, "float32", "cpu")
     loaded = [retrieval(model, tokenizer=tokenizer, **each).answers for each in (passkeys, given)]

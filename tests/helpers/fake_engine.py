@@ -39,7 +39,6 @@ class Engine:
     writes: Callable[[Sequence[int], int], list[int]] = lambda ids, count: [0] * count
     models: tuple[str, ...] = ("tiny",)
     limit: int = 4096
-    trained: int = 8192
     bits: float = 32.0
     incomplete: Callable[[int], bool] = lambda id: False
     """Whether an id ends within a character, for llama-server: it then has no entry."""
@@ -195,8 +194,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path in engine.instead:
             self._send(200, engine.instead[self.path])
         elif self.path == "/v1/models" and engine.kind == "llamacpp":
-            sizes = {"n_ctx": engine.limit, "n_ctx_train": engine.trained, "n_params": 1000}
-            meta = {**sizes, "size": int(engine.bits * 125)}
+            meta = {"n_ctx": engine.limit, "n_params": 1000, "size": int(engine.bits * 125)}
             self._send(200, {"data": [{"id": name, "owned_by": "llamacpp", "meta": meta} for name in engine.models]})
         elif self.path == "/props" and engine.kind == "llamacpp":
             self._send(200, {"build_info": "b1-0", "total_slots": 4})

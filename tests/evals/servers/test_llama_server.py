@@ -19,6 +19,8 @@ from ropescale.cli.main import main
 from ropescale.errors import ServerError
 from ropescale.evals import Server
 from ropescale.evals.backends.engines import Generating, Scoring
+from ropescale.evals.reporting.page import page_data
+from ropescale.evals.reporting.runs import load
 
 YARN = "yarn:factor=2"
 LLAMA = {"kind": "llamacpp", "models": ("model.gguf",)}
@@ -59,6 +61,8 @@ def test_a_file_and_the_folder_it_came_from_are_scored_alike_and_the_cost_is_tol
     found, wanted = tensors(tmp_path / "served"), tensors(tmp_path / "loaded")
     names = [name for name in wanted if "@" in name and "kl" not in name and "same top" not in name]
     assert names and all(np.abs(found[name] - wanted[name]).max() < 1e-4 for name in names)
+    pairs = page_data(load([tmp_path / name for name in ("served", "loaded")]))["pairs"]
+    assert {"0:2", "1:3"} <= {*pairs} and all(abs(row["mean"]) < 1e-5 for key in ("0:2", "1:3") for row in pairs[key])
     mine, loaded = (json.loads((tmp_path / name / "results.json").read_text()) for name in ("served", "loaded"))
     assert mine["protocol"]["servers"] == {"as-is": "llama-server b1-0", YARN: "vLLM 0.0.1"}
     for row, other_row in zip(mine["paired"], loaded["paired"], strict=True):
@@ -132,9 +136,8 @@ def test_slots_that_share_a_cache_are_asked_one_window_at_a_time_unless_the_user
 
 def test_what_llama_server_cannot_score_is_refused_before_it_scores(checkpoint, text, tokens, refused):
     with serving(**LLAMA, tokens=tokens, limit=100) as engine:
-        assert "(-c, which is shared by 4 slots)" in refused(*words(engine, checkpoint, text, lengths="128"))
-        engine.trained = 100
-        assert "(the length in the file, by ropescale gguf" in refused(*words(engine, checkpoint, text, lengths="128"))
+        told = refused(*words(engine, checkpoint, text, lengths="128"))
+        assert "takes at most 100 positions" in told and "(-c, which its slots share, and which the length in" in told
         engine.tokens = lambda text: tokens(text)[1:]
         assert "the tokenizer of" in refused(*words(engine, checkpoint, text))
         assert not engine.scored
