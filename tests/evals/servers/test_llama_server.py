@@ -19,7 +19,7 @@ from ropescale.cli.main import main
 from ropescale.errors import ServerError
 from ropescale.evals import Server
 from ropescale.evals.backends.engines import Generating, Scoring
-from ropescale.evals.reporting.page import page_data
+from ropescale.evals.reporting.figures import changes_from, series_of
 from ropescale.evals.reporting.runs import load
 
 YARN = "yarn:factor=2"
@@ -61,8 +61,9 @@ def test_a_file_and_the_folder_it_came_from_are_scored_alike_and_the_cost_is_tol
     found, wanted = tensors(tmp_path / "served"), tensors(tmp_path / "loaded")
     names = [name for name in wanted if "@" in name and "kl" not in name and "same top" not in name]
     assert names and all(np.abs(found[name] - wanted[name]).max() < 1e-4 for name in names)
-    pairs = page_data(load([tmp_path / name for name in ("served", "loaded")]))["pairs"]
-    assert {"0:2", "1:3"} <= {*pairs} and all(abs(row["mean"]) < 1e-5 for key in ("0:2", "1:3") for row in pairs[key])
+    series = series_of(load([tmp_path / "served", tmp_path / "loaded"]))
+    [changes] = changes_from(series[0], [each for each in series if each.schedule == "as-is"]).values()
+    assert list(changes) == [16, 64] and all(abs(each.mean) < 1e-5 for each in changes.values())
     mine, loaded = (json.loads((tmp_path / name / "results.json").read_text()) for name in ("served", "loaded"))
     assert mine["protocol"]["servers"] == {"as-is": "llama-server b1-0", YARN: "vLLM 0.0.1"}
     for row, other_row in zip(mine["paired"], loaded["paired"], strict=True):
