@@ -85,6 +85,8 @@ class Remapped(Variant):
         with super().applied(length) as patch, ExitStack() as undo:
             self._length = length or 0
             if self._length > self._trained:
+                if is_remapped(self.model):
+                    raise ConfigError("the positions of this model are remapped already; leave that block first")
                 AttentionInterface.register(_NAME, self._attend)
                 AttentionMaskInterface.register(_NAME, AttentionMaskInterface()["sdpa"])
                 undo.callback(setattr, self._config, "_attn_implementation", self._config._attn_implementation)

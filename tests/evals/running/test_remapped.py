@@ -135,6 +135,8 @@ def test_a_remapped_model_is_not_saved_changed_copied_decoded_or_measured_as_it_
         ):
             with pytest.raises(RopescaleError, match="the positions of this model are remapped, which no file desc"):
                 act()
+        with pytest.raises(ConfigError, match="remapped already"), remapped(model, LENGTH):
+            pass
         with pytest.raises(DataError, match=r"leave the block, or give remapped=True"):
             perplexity(model, ids.tolist(), 64)
         for act in (
