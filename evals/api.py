@@ -162,8 +162,6 @@ def perplexity(
     )
     asked = replace(requested(schedules, baseline, factor, options_in(stated)), remapped=remapped)
     given = opened(model, tokenizer, path)
-    if remapped and given.served:
-        raise DataError("remapped positions need a loaded model, not a server", "remapped")
 
     def prepare(here: World, notes: Notes) -> PerplexityRun:
         sizes, running = check_lengths(lengths), replace(options, progress=notes)
@@ -528,7 +526,11 @@ def _planned(asked: Schedules, given: OpenedModel, longest: int, notes: Notes) -
     """Returns the schedules of a run with their plans; servers have schedules of their own."""
     if not given.served:
         return filled(asked, lambda now: given.configs[now], longest, notes)
-    names = [*(["schedules"] if asked.given else []), *Request.of(None, **asked.patching).given()]
+    names = [
+        *(["schedules"] if asked.given else []),
+        *(["remapped"] if asked.remapped else []),
+        *Request.of(None, **asked.patching).given(),
+    ]
     if names:
         raise DataError(f"{names[0]} applies to a loaded model, not to a server; leave it out", names[0])
     return asked

@@ -12,7 +12,6 @@ import math
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from itertools import product
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
@@ -30,6 +29,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 _NAME = "ropescale_remapped"
+
+_REFUSED = "save_pretrained", "set_attn_implementation"
 
 _BLOCK = 128
 """The number of queries whose scores are in memory together."""
@@ -80,7 +81,7 @@ class Remapped(Variant):
 
     @contextmanager
     def applied(self, length: int | None = None) -> Iterator[Patch | None]:
-        from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+        from transformers import AttentionInterface, AttentionMaskInterface
 
         with super().applied(length) as patch, ExitStack() as undo:
             self._length = length or 0
@@ -89,12 +90,11 @@ class Remapped(Variant):
                     raise ConfigError("the positions of this model are remapped already; leave that block first")
                 AttentionInterface.register(_NAME, self._attend)
                 AttentionMaskInterface.register(_NAME, AttentionMaskInterface()["sdpa"])
-                undo.callback(setattr, self._config, "_attn_implementation", self._config._attn_implementation)
-                self._config._attn_implementation = _NAME
-                models = [module for module in self.model.modules() if isinstance(module, PreTrainedModel)]
-                for module, name in product(models, ("save_pretrained", "set_attn_implementation")):
-                    undo.callback(_put, module, name, module.__dict__.get(name))
-                    _put(module, name, _refuse)
+                parts = [module for module in self.model.modules() if hasattr(module, "save_pretrained")]
+                refused = [(part, name, _refuse) for part in parts for name in _REFUSED]
+                for target, name, value in [(self._config, "_attn_implementation_internal", _NAME), *refused]:
+                    undo.callback(_put, target, name, target.__dict__.get(name))
+                    _put(target, name, value)
                 try:
                     self._check()
                 except Exception as error:
@@ -198,11 +198,11 @@ def is_remapped(model: nn.Module) -> bool:
     return text_config(model)._attn_implementation == _NAME
 
 
-def _put(module: nn.Module, name: str, value: object) -> None:
-    """Sets an attribute of a module itself, or removes it if the value is None."""
-    module.__dict__[name] = value
+def _put(target: object, name: str, value: object) -> None:
+    """Sets an attribute of an object itself, or removes it if the value is None."""
+    target.__dict__[name] = value
     if value is None:
-        del module.__dict__[name]
+        del target.__dict__[name]
 
 
 def _refuse(*_: object, **__: object) -> NoReturn:

@@ -146,11 +146,11 @@ class Candidates:
     def always(self) -> list[str]:
         """The candidates that are always finalists, simplest first."""
         named = {AS_IS, self.usual, *(self.held(spec) for spec in self.wanted)}
-        return [candidate.spec for candidate in self.candidates if candidate.spec in named]
+        return [spec for spec in self.specs if spec in named]
 
     def with_searched(self, spec: str) -> Candidates:
         """Returns these candidates and a searched one, which ranks as the least simple."""
-        if spec in [candidate.spec for candidate in self.candidates]:
+        if spec in self.specs:
             return self
         searched = Candidate(spec, (100, 0, 0, 1.0, spec))
         return replace(self, candidates=[*self.candidates, searched], wanted=(*self.wanted, spec), searched=spec)
@@ -168,12 +168,7 @@ class Candidates:
 
     def held(self, spec: str) -> str | None:
         """Returns the spec of the candidate that is equivalent to a spec; None if there is none."""
-        same = (
-            candidate.spec
-            for candidate in self.candidates
-            if spec in (candidate.spec, *self.same.get(candidate.spec, []))
-        )
-        return next(same, None)
+        return next((own for own in self.specs if spec in (own, *self.same.get(own, []))), None)
 
 
 def find_candidates(
@@ -284,9 +279,7 @@ def _candidate(
     factor = parsed.given.get("factor")
     size = float(factor) if isinstance(factor, (int, float)) else 1.0
     rank = (1 + extra, 0 if native else 1, place, size, spec)
-    # The tables by layer type: candidates with equal tables need only one measurement.
-    held = ((key, layer.table(target)) for key, layer in plan.layers.items())
-    tables = tuple((key, tuple(each.inv_freq), each.attention_scale) for key, each in held)
+    tables = _by_layer({key: layer.table(target) for key, layer in plan.layers.items()})
     if any(base.length_dependent(schedule) for schedule in plan.schedules.values()):
         reach = plan.planned.max_length
         return Candidate(spec, rank, parsed.plainest().text, tables, reach)
@@ -296,9 +289,13 @@ def _candidate(
 def _as_is(now: Mapping[str, object], config: Mapping[str, object], target: int, request: RequestOptions) -> Candidate:
     """Returns the candidate for the unchanged model, with its tables, so that equivalent schedules are not tried."""
     changed = make_plan(config, Request.of("linear", **{**request, "factor": 2.0})).layers
-    found = ((key, each) for key, each in frequencies(now, AS_IS, target).items() if key in changed)
-    tables = tuple((key, tuple(each.inv_freq), each.attention_scale) for key, each in found)
-    return Candidate(AS_IS, (0, 0, 0, 1.0, AS_IS), tables)
+    found = {key: each for key, each in frequencies(now, AS_IS, target).items() if key in changed}
+    return Candidate(AS_IS, (0, 0, 0, 1.0, AS_IS), _by_layer(found))
+
+
+def _by_layer(tables: Mapping[str, base.Frequencies]) -> Tables:
+    """Returns tables in a form in which equal ones are equal; candidates with such need only one measurement."""
+    return tuple((key, tuple(each.inv_freq), each.attention_scale) for key, each in tables.items())
 
 
 def objective_and_candidates(

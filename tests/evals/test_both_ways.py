@@ -130,7 +130,7 @@ def test_servers_give_both_the_same_result(here):
         served = evals.Checkpoint(here, weights=False)
         evals.perplexity(servers, text("texts"), "32,128", windows=1, path=served, out="out")
         assert taken("eval") == of_command
-        for keyword in ({"schedules": ["yarn"]}, {"factor": 2.0}, {"on_top": True}):
+        for keyword in ({"schedules": ["yarn"]}, {"factor": 2.0}, {"on_top": True}, {"remapped": True}):
             with pytest.raises(DataError, match=f"^{next(iter(keyword))} applies to a loaded model, not to a s"):
                 evals.perplexity(servers, text("texts"), "32,128", path=served, **keyword)
 

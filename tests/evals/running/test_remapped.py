@@ -128,13 +128,15 @@ def test_families_that_cannot_be_remapped_are_refused_and_stay_as_they_are(model
 def test_a_remapped_model_is_not_saved_changed_copied_decoded_or_measured_as_it_is(tmp_path):
     model, ids = llama(), torch.tensor([documents(1, LENGTH)[0][:LENGTH]])
     with remapped(model, LENGTH):
-        for act in (
-            lambda: model.save_pretrained(tmp_path / "out"),
-            lambda: model.model.save_pretrained(tmp_path / "out"),
-            lambda: model.set_attn_implementation("sdpa"),
-        ):
-            with pytest.raises(RopescaleError, match="the positions of this model are remapped, which no file desc"):
-                act()
+        for part in (model, model.model):
+            for act in (
+                lambda part=part: part.save_pretrained(tmp_path),
+                lambda part=part: part.set_attn_implementation("sdpa"),
+            ):
+                with pytest.raises(
+                    RopescaleError, match="the positions of this model are remapped, which no file desc"
+                ):
+                    act()
         with pytest.raises(ConfigError, match="remapped already"), remapped(model, LENGTH):
             pass
         with pytest.raises(DataError, match=r"leave the block, or give remapped=True"):
