@@ -122,7 +122,17 @@ def _from_hub(model: str, revision: str | None, weights: bool) -> Path:
             )
         )
     except Exception as error:  # the client raises a dozen types of errors, which differ between versions
-        raise CheckpointError(_refusal(model, revision, error, silence)) from error
+        if silence is None:
+            raise CheckpointError(
+                f"{model} is neither a folder nor a model that the Hub supplies ({first_line(error)}); check the name, "
+                "or log in if it is private or gated: `hf auth login`"
+            ) from error
+        missing = "nor complete in" if type(error).__name__ == "IncompleteSnapshotError" else "nor in"
+        what = model if revision is None else f"{model} at revision {revision}"
+        raise CheckpointError(
+            f"{what} is not a folder, {missing} the Hub's cache, and the Hub cannot be reached ({silence}); check the "
+            "name"
+        ) from error
 
 
 def hub_silence(name: str, revision: str | None = None, kind: str = "model") -> str | None:
@@ -140,15 +150,3 @@ def hub_silence(name: str, revision: str | None = None, kind: str = "model") -> 
     except Exception as error:
         return first_line(error)
     return None
-
-
-def _refusal(model: str, revision: str | None, error: Exception, silence: str | None) -> str:
-    if silence is not None:
-        missing = "nor complete in" if type(error).__name__ == "IncompleteSnapshotError" else "nor in"
-        what = model if revision is None else f"{model} at revision {revision}"
-        why = f"and the Hub cannot be reached ({silence}); check the name"
-        return f"{what} is not a folder, {missing} the Hub's cache, {why}"
-    return (
-        f"{model} is neither a folder nor a model that the Hub supplies ({first_line(error)}); check the name, or log "
-        "in if it is private or gated: `hf auth login`"
-    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from ..engines import ENGINES
@@ -28,14 +27,18 @@ def card(readme: Path, plan: Plan, source: str) -> bytes:
     """
     remote = needs_remote_code(plan.config)
     trusting, flag = (", trust_remote_code=True", " --trust-remote-code") if remote else ("", "")
-    labels = {key: plan.label(key) for key in plan.schedules}
-    trained = {key: rope.original_length for key, rope in plan.ropes.items()}
+    rows = "\n".join(
+        f"| {cell(sentence(key))} | {cell(code_span(plan.label(key)))} | {rope.original_length} | {plan.length} |"
+        for key, rope in plan.ropes.items()
+    )
     body = f"""## Context extension
 
 ropescale changed the rotary frequencies of {code_span(Path(source).name)}, but not its weights.
 `ropescale.json` contains the frequencies.
 
-{_table(labels, trained, plan.length)}
+| layers | schedule | trained length | target length |
+|---|---|---|---|
+{rows}
 
 Stock transformers loads this checkpoint:
 
@@ -49,11 +52,6 @@ tokenizer = AutoTokenizer.from_pretrained("PATH"{trusting})
 {_serving(plan, source)}
 
 `ropescale verify PATH{flag}` proves that transformers uses these frequencies."""
-    return _with_section(readme, body)
-
-
-def _with_section(readme: Path, body: str) -> bytes:
-    """Returns a card with a section at its end; removes earlier sections of ropescale's."""
     text = read_bytes(readme).decode("utf-8", "surrogateescape") if readme.exists() else ""  # keeps every byte
     parts, at = [], 0  # no regular expression, which could take hours on a hostile card
     while (begin := text.find(BEGIN, at)) >= 0 and (end := text.find(END, begin)) >= 0:
@@ -62,15 +60,6 @@ def _with_section(readme: Path, body: str) -> bytes:
     kept = "\n\n".join([*parts, text[at:].lstrip() if at else text]).rstrip()
     ours = f"{BEGIN}\n\n{uncommented(body)}\n\n{END}\n"
     return ((kept + "\n\n" if kept else "") + ours).encode("utf-8", "surrogateescape")
-
-
-def _table(labels: Mapping[str, str], trained: Mapping[str, int], length: int) -> str:
-    """Returns a Markdown table with the schedule, trained length and target length of each layer type."""
-    rows = [
-        f"| {cell(sentence(key))} | {cell(code_span(label))} | {trained.get(key, '-')} | {length} |"
-        for key, label in labels.items()
-    ]
-    return "\n".join(["| layers | schedule | trained length | target length |", "|---|---|---|---|", *rows])
 
 
 def _serving(plan: Plan, source: str) -> str:
