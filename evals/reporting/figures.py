@@ -185,12 +185,24 @@ def _by_pair(
             axes.plot([*values], [*values.values()], label=label, **style)
         axes.set_yscale("log")
         drawing.log_ticks(axes)
+        axes.xaxis.get_major_locator().set_params(integer=True)
         axes.set_xlabel("pair (0 turns fastest)")
         axes.set_ylabel(y)
         for each in trained:
             axes.axhline(each, color="#555555", linewidth=1, linestyle="--", zorder=0)
         if any(label for _, label, _ in lines):
             axes.legend()
+    return svg(figure, name)
+
+
+def spent(name: str, history: Sequence[Mapping[str, Any]]) -> str:
+    """Returns the figure of a search's held-out loss against the tokens that it spent."""
+    checks = [row for row in history if row["held_out"]]
+    with in_style(6, 3.9, **{"font.size": 10}) as figure:
+        axes = figure.subplots()
+        axes.plot([row["tokens"] for row in checks], [row["loss"] for row in checks], **drawing.style_of(0))
+        axes.set_xlabel("tokens spent")
+        axes.set_ylabel("held-out loss (weighted, nats)")
     return svg(figure, name)
 
 

@@ -159,7 +159,8 @@ def _block_html(block: str) -> str:
         return f"<h{level}>{_text(heading[2])}</h{level}>"
     if block.startswith("```"):
         return f"<pre><code>{escape(block.partition(chr(10))[2].rpartition(chr(10))[0])}</code></pre>"
-    return "" if block.startswith("![") else f"<p>{_text(block)}</p>"
+    text = re.sub(r"`([^`]+)`", r"<code>\1</code>", _text(block))
+    return "" if block.startswith("![") else f"<p>{text}</p>"
 
 
 _SIGNED = re.compile(r"([+-])([\d.]+)%? (?:± ([\d.]+)|\(([+-])\S+ to ([+-])).*")

@@ -18,7 +18,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from ropescale.errors import DataError
-from ropescale.evals import perplexity, retrieval
+from ropescale.evals import perplexity, recommend, retrieval, search
 from ropescale.evals.reporting.figures import changes_from, series_of
 from ropescale.evals.reporting.page import page, page_data
 from ropescale.evals.reporting.runs import load, unpaired
@@ -276,6 +276,16 @@ def test_a_retrieval_runs_page_has_its_heat_maps_and_tables(asked):
         assert f"{np.mean([each.nll for each in mine]):.1f}" in texts
     assert "dashed line: trained at 256" in " ".join(texts) and '<form id="controls"' not in text
     assert any("answer NLL" in table[0] for table in Tables(text).found)
+
+
+def test_the_pages_of_a_search_and_of_a_recommendation_have_their_figures(tmp_path):
+    search(tiny.llama(), tiny.documents(12, 300), 128, budget_tokens=128 * 24).save(tmp_path / "search")
+    recommend(tiny.llama(), tiny.documents(8, 132), 128, batch_tokens=256).save(tmp_path / "recommended")
+    figures = re.findall(r"<svg xmlns.*?</svg>", page(load([tmp_path / "search", tmp_path / "recommended"])), re.DOTALL)
+    words = [set(re.findall(r"<text[^>]*>([^<]*)</text>", figure)) for figure in figures[-3:]]
+    for own, name in zip(words, ["frequency divided by", "tokens spent", "Pareto front"], strict=True):
+        assert name in own
+    assert {"0", "1", "2", "3"} <= words[0]  # whole pairs
 
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")

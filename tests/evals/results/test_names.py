@@ -57,7 +57,7 @@ def test_the_page_has_the_names(measured):
     shown = page(runs)
     header = shown[shown.index("<header>") : shown.index("</header>")]
     assert "factors.json" in shown and "beta_fast" not in header, header
-    assert re.search(r"\* \S*2/factors.json: `", shown)
+    assert re.search(r"\* \S*2/factors.json: <code>", shown)
 
 
 def test_one_schedule_in_two_spellings_is_measured_once_with_a_note(capsys):
