@@ -1,12 +1,13 @@
 """The peak memory of scoring one window, beside its estimate, for the families whose layers differ most.
 
-``python scoring_memory.py 16384``: layers of published widths, cut to two, with random weights, on a processor; each in
-a process of its own. Linux only: the peak is the kernel's, above what the weights take and after a short window.
+``python scoring_memory.py``, or ``bench peaks``: two layers with random weights, on a processor, each family in a
+process of its own. Linux only: the peak is the kernel's, above what the weights take and after a short window.
 glibc would keep freed tensors below 32 MB for itself, so it is told to give every large block back at once.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -43,8 +44,8 @@ def status(field: str) -> int:
     return next(1024 * int(line.split()[1]) for line in lines if line.startswith(field))
 
 
-def measure(name: str, length: int, dtype: str) -> None:
-    """Prints the row of one family."""
+def measure(name: str, length: int) -> None:
+    """Prints the name of a family, the estimate and the peak."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -54,7 +55,7 @@ def measure(name: str, length: int, dtype: str) -> None:
     config = AutoConfig.for_model(
         kind, vocab_size=1000, hidden_size=512, num_hidden_layers=2, max_position_embeddings=131072, **shape
     )
-    model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype)).eval()
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     scorer, ids = Scorer(model, logits_bytes=2**20), torch.randint(1000, (1, length))
     with torch.inference_mode():
         scorer.check(ids[0])
@@ -64,20 +65,16 @@ def measure(name: str, length: int, dtype: str) -> None:
         before = status("VmRSS")
         scorer.score(ids)
     peak = status("VmHWM") - before
-    print(f"| {name} | {estimate / 1e6:,.0f} MB | {peak / 1e6:,.0f} MB | {estimate / peak:.2f} |", flush=True)
+    print(json.dumps([name, estimate, peak]), flush=True)
 
 
 def main() -> None:
-    length, dtype = int(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else "float32"
-    if len(sys.argv) > 3:
+    if len(sys.argv) > 1:
         warnings.simplefilter("ignore")
-        measure(sys.argv[3], length, dtype)
+        measure(sys.argv[1], 10240)
         return
-    print(f"{length:,} positions, {dtype}\n\n| layers of | estimate | peak | ratio |\n|---|---:|---:|---:|", flush=True)
     for name in CASES:
-        subprocess.run(
-            [sys.executable, __file__, str(length), dtype, name], env=os.environ | {PROMPT: "65536"}, check=True
-        )
+        subprocess.run([sys.executable, __file__, name], env=os.environ | {PROMPT: "65536"}, check=True)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,8 @@ ITEMS = {
     "texts": 0.1,
     "commands": 0.1,
     "weights": 0.02,
-    "memory": 0.02,
+    "memory": 0.01,
+    "peaks": 0.01,
     "remapped": 0.02,
     "servers": 0.06,
 }
