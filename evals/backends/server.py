@@ -84,8 +84,8 @@ class Server:
     def rotation(self) -> str:
         """A hash of the facts that determine the server's numbers, without its address."""
         engine = self.engine
-        known = {"engine": engine.name, "version": engine.version, "model": engine.model, "served_as": self.label}
-        return key_of(known if engine.card.size is None else {**known, "bytes": engine.card.size})
+        known = {"engine": engine.name, "version": engine.version, "model": engine.model, "bytes": engine.card.size}
+        return key_of({**known, "served_as": self.label})
 
     def applied(self, length: int | None = None) -> AbstractContextManager[None]:
         """Does nothing, because a server's schedule is fixed when the server starts."""
