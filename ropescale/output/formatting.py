@@ -220,15 +220,18 @@ def argument(path: str | Path) -> str:
 
 
 def names_of(files: Mapping[str, str]) -> dict[str, str]:
-    """Returns a name for every schedule from a file: the file's name, or its path if two files have the same name.
+    """Returns a name for every schedule from a file: the end of its path that no other file has.
 
     Args:
         files: the file of each schedule, by label. Schedules from the same file get no name.
     """
-    paths = Counter(files.values())
-    names = Counter(Path(file).name for file in paths)
-    alone = {label: Path(file) for label, file in files.items() if paths[file] == 1}
-    return {label: path.name if names[path.name] == 1 else str(path) for label, path in alone.items()}
+    paths, names = Counter(files.values()), dict[str, str]()
+    for label, file in files.items():
+        if paths[file] == 1:
+            ends = ["/".join(Path(file).parts[-count:]) for count in (1, 2)]
+            alone = [end for end in ends if sum(f"/{each}".endswith(f"/{end}") for each in paths) == 1]
+            names[label] = alone[0] if alone else file
+    return names
 
 
 def definitions(names: Mapping[str, str]) -> list[str]:
