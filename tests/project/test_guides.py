@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -311,7 +312,14 @@ def workplace(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("ropescale.evals.reference.CHECKPOINT", checkpoint)
     monkeypatch.setattr("ropescale.evals.reference.held_out_documents", texts)
-    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda self, file, **given: Path(file).write_bytes(b""))
+
+    def saved(figure: object, file: Any, **given: object) -> None:  # nothing is drawn
+        if given.get("format") == "svg":
+            file.write("<svg></svg>")
+        elif isinstance(file, (str, Path)):
+            Path(file).write_bytes(b"")
+
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", saved)
     return tmp_path
 
 
