@@ -98,6 +98,6 @@ def _shown_instead(change: Average, wanted: Requirement) -> str:
     if not change.documents:
         return few
     said = f"it {effect(change, 'gains', 'costs', f'at {wanted.length:,} tokens', few)}"
-    if not few and change.per_token > wanted.most:
+    if change.high is not None and change.high <= wanted.most:
         said += f"; over all tokens the loss changes by {change.per_token:+.3g}"
     return f"{said}; {few}" if few else said

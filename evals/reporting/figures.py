@@ -120,9 +120,11 @@ def changes(name: str, found: Changes) -> str:
 
 
 def positions(series: Sequence[Series]) -> str:
-    """Returns the figure of the loss by position."""
-    bins = {each: by_position.bins_of(each.result)[each.schedule] for each in series}
+    """Returns the figure of the loss by position; "" if no token counts."""
+    bins = {each: own for each in series if (own := by_position.bins_of(each.result)[each.schedule])}
     lines = {each: by_position.points_of(own) for each, own in bins.items()}
+    if not lines:
+        return ""
     return _by_length("position", lines, "loss (nats per token)", by_position.axis_of(bins.values()))
 
 
