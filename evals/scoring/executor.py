@@ -150,7 +150,7 @@ class Executor:
         return size
 
     def _estimated_chunk(self, batch: Batch[Feed]) -> int | None:
-        """Estimates the chunk size for a window; returns None if the window fits, or cannot be fed in chunks.
+        """Estimates the chunk size for a window; returns None if the window fits, or chunks do not help.
 
         Raises:
             RunError: the window cannot fit.
@@ -161,9 +161,9 @@ class Executor:
             return None
         chunks = self._chunks_agree(batch)
         estimate.refuse(batch.positions, chunks)
-        if not chunks:
-            return None
         needed = estimate.whole(batch.positions, batch.positions)
+        if not chunks or estimate.in_chunks(batch.positions, chunk) > needed:
+            return None
         self.note(
             f"a window of {batch.positions:,} positions would take about {needed / 1e9:.1f} GB; {_feeding(chunk)}"
         )

@@ -146,6 +146,10 @@ def test_a_window_that_cannot_fit_is_refused_before_it_is_fed(monkeypatch):
     with pytest.raises(RunError, match=r"1,000 positions needs about \d+ MB, but the weights leave 0 MB of .* cpu; at"):
         Executor(scorer, from_ids(documents(1, 1000)), None, print).score(batch)
     assert all(each[1] == 64 for each in scorer.fed)  # the probes
+    needed = scorer.estimate(1000).whole(1000, 1000)
+    monkeypatch.setattr(memory, "total_memory", lambda device: weights + 1.5 * needed)
+    Executor(scorer, from_ids(documents(1, 1000)), None, print).score(batch)
+    assert scorer.fed[-1] == (1, 1000)  # more than its share, but chunks with their cache would need even more
 
 
 def test_what_torch_raises_when_the_machine_has_no_memory_is_known():
