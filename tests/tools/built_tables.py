@@ -116,7 +116,7 @@ def _cases_of(name: str, config: dict[str, Any]) -> Iterator[Case]:
     for kind, change in CHANGES.items():
         inside = config.get("text_config")
         changed = {**config, "text_config": inside | change} if isinstance(inside, dict) else config | change
-        plan = _plan(changed, KINDS["default"])
+        plan = _plan(changed, KINDS["yarn" if name == "gpt_oss" else "default"])  # vLLM's gpt_oss reads yarn alone
         sizes = [(each.head_dim, each.rotary_dim) for each in ropes.values()]
         if plan and sizes != [(each.head_dim, each.rotary_dim) for each in plan.planned.ropes.values()]:
             yield Case(name, kind, "both", plan.planned, plan.length)

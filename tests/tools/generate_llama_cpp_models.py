@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from built_tables import Case, ask, cases, share
+from built_tables import CHANGES, Case, ask, cases, share
 
 from ropescale.engines import llama_cpp, model_code
 from ropescale.rope import Rope
@@ -52,7 +52,8 @@ def _verdict(case: Case, answer: Mapping[str, Any]) -> str:
     width = keys.get("rope.dimension_count", keys.get("attention.key_length", usual))
     if width != 2 * len(case.asked[next(key for key in ropes if ropes[key] is rope)]):
         return "width"
-    return "" if _is_scaled(case.kind, rope, keys, answer["tensors"]) else "scaling"
+    kind = str(rope.scaling["rope_type"]) if case.kind in CHANGES else case.kind
+    return "" if _is_scaled(kind, rope, keys, answer["tensors"]) else "scaling"
 
 
 def _first(value: Any) -> int:
