@@ -9,6 +9,7 @@ import pytest
 import tiny_models
 import torch
 from tiny import documents, llama, naive_nll
+from torch.nn.attention.bias import CausalVariant
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -206,6 +207,13 @@ def test_no_mask_of_all_positions_is_built_and_the_losses_are_those_with_it(kind
     if own.unmasked:
         assert largest.most < 600 * 150  # a mask would have 600 * (chunk or 600)
     assert not ALL_ATTENTION_FUNCTIONS._local_mapping and not ALL_MASK_ATTENTION_FUNCTIONS._local_mapping
+
+
+def test_a_chunk_on_an_accelerator_goes_to_a_fused_kernel_without_a_mask():
+    tensors = [SimpleNamespace(shape=(1, 4, count, 16), device=torch.device("cuda")) for count in (70, 300, 300)]
+    chunk = torch.empty(1, 1, 0, 0, dtype=torch.bool)
+    bias = attention._attention(lambda *given, **named: given[4], None, *tensors, chunk)
+    assert repr(bias.variant) == repr(CausalVariant.LOWER_RIGHT) and (bias.seq_len_q, bias.seq_len_kv) == (70, 300)
 
 
 PEAK = """
