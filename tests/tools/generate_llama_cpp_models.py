@@ -52,7 +52,7 @@ def _verdict(case: Case, answer: Mapping[str, Any]) -> str:
     width = keys.get("rope.dimension_count", keys.get("attention.key_length", usual))
     if width != 2 * len(case.asked[next(key for key in ropes if ropes[key] is rope)]):
         return "width"
-    kind = str(rope.scaling["rope_type"]) if case.kind in CHANGES else case.kind
+    kind = "yarn" if case.kind in CHANGES and rope.scaling["rope_type"] == "yarn" else case.kind
     return "" if _is_scaled(kind, rope, keys, answer["tensors"]) else "scaling"
 
 

@@ -29,6 +29,7 @@ def _written(config: dict[str, Any], folder: Path) -> dict[str, Any]:
     hparams = {**ModelBase.load_hparams(folder, False), **config}  # transformers drops keys of earlier versions
     cls = get_model_class(get_model_architecture(hparams, ModelType.TEXT))
     cls.index_tensors = lambda self, remote_hf_model_id=None: {}
+    cls.no_mtp = True  # whose layers are counted in weights
     for _ in range(10):
         given = json.loads(json.dumps(hparams))
         model = cls(folder, gguf.LlamaFileType.ALL_F32, folder / "out.gguf", eager=True, hparams=given)
