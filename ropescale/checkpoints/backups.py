@@ -44,17 +44,21 @@ def write_in_place(folder: Path, files: Mapping[str, bytes]) -> None:
     """
     backup = folder / BACKUP
     with _alone(folder):
-        if os.path.lexists(backup):
-            digests = _manifest(backup)
-        else:
+        is_new = not os.path.lexists(backup)
+        if is_new:
             backup.mkdir()
-            digests = {}
+        digests = _manifest(backup)
         _refuse_changed(folder, digests, "patching again")
         new = {name: read_bytes(folder / name) for name in files if name not in digests and (folder / name).exists()}
         digests = {**digests, **{name: [sha256(content)] for name, content in new.items()}}
-        _store(backup, digests)
-        for name, content in new.items():
-            _replace(backup, backup / name, content, folder / name)
+        try:
+            _store(backup, digests)
+            for name, content in new.items():
+                _replace(backup, backup / name, content, folder / name)
+        except BaseException:
+            if is_new:  # no file was changed
+                shutil.rmtree(backup)
+            raise
         for name, content in files.items():
             original, *written = digests.get(name, [None])
             digest = sha256(content)

@@ -98,7 +98,7 @@ WARNINGS: list[tuple[str, Any, list[str]]] = [
     ]),
     ("gpt_oss", "linear:factor=4", ["vLLM: is hard-wired to yarn for gpt-oss", RAISES]),
     ("gpt_oss", "yarn:factor=64,truncate=false", [
-        "vLLM: was not checked with yarn for gpt_oss", "llama.cpp and mlx-lm: always round the ramp",
+        "llama.cpp and mlx-lm: always round the ramp",
     ]),
     ("qwen3", "llama3:factor=4", ["llama.cpp: does not apply llama3 scaling"]),
     ("qwen2_vl_text", "ntk:factor=4", ["SGLang: was not checked with default for qwen2_vl_text"]),

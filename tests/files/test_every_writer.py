@@ -27,7 +27,7 @@ from ropescale.cli.options import Place
 from ropescale.errors import RopescaleError, StorageError
 from ropescale.schedules import Table
 
-READ = set("model source prompts chat_template key_spans config tokenizer imports runs".split())
+READ = set("model like source prompts chat_template key_spans config tokenizer imports runs".split())
 """The parameters that name something to read."""
 
 YARN = ["--schedule", "yarn:factor=2"]

@@ -510,8 +510,8 @@ def test_a_stream_gives_the_rows_of_the_same_documents_in_a_file(hub, checkpoint
     assert stream["data"]["skipped"] == {"too_short": 2, "empty": 0}
 
 
-def test_a_stream_without_an_end_or_joined_is_refused(refused):
-    words = ["eval", "nowhere", "--lengths", "20", "--data", "org/books", "--streaming"]
+def test_a_stream_without_an_end_or_joined_is_refused(refused, checkpoint):
+    words = ["eval", checkpoint, "--lengths", "20", "--data", "org/books", "--streaming"]
     assert "a stream may be endless; limit its documents with max_docs (--streaming, --max-docs)" in refused(*words)
     said = refused(*words, "--max-docs", "2", "--concat")
     assert "one document at a time, and concat joins all of them; leave concat out" in said
