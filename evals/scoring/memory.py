@@ -71,9 +71,9 @@ class MemoryEstimate:
         copied when it grows; keys and values of one layer repeated per head; and an attention mask over all earlier
         positions, as booleans and in the model's dtype, for a block of queries or for all.
         """
-        heads, head = _heads(self.model)
-        kept = 2 * _stated(self.model, "num_key_value_heads", heads) * head
-        layers = _stated(self.model, "num_hidden_layers", 1) / len(_devices(self.model)) + 1
+        heads, head = heads_of(self.model)
+        kept = 2 * stated(self.model, "num_key_value_heads", heads) * head
+        layers = stated(self.model, "num_hidden_layers", 1) / len(_devices(self.model)) + 1
         cache = self._size * (layers * kept + 2 * heads * head) / self._shares
         queries = QUERIES if self.unmasked else chunk
         return self.whole(chunk, length) + length * (cache + queries * (1 + self._size))
@@ -87,11 +87,11 @@ class MemoryEstimate:
         output. Eager attention also has a score per head and position in the model's dtype, and the softmax in fp32. A
         mask has a boolean and a number per position.
         """
-        heads, head = _heads(self.model)
-        queries, keys = heads * head, _stated(self.model, "num_key_value_heads", heads) * head
+        heads, head = heads_of(self.model)
+        queries, keys = heads * head, stated(self.model, "num_key_value_heads", heads) * head
         held = max(4 * queries + 2 * keys, 2 * queries + 5 * keys)
-        if plain := _stated(self.model, "qk_nope_head_dim", 0):
-            held = 5 * queries + heads * (plain + _stated(self.model, "v_head_dim", head))
+        if plain := stated(self.model, "qk_nope_head_dim", 0):
+            held = 5 * queries + heads * (plain + stated(self.model, "v_head_dim", head))
         each = max(self._size * held, (self._size + 8) * queries) + 4 * self._size * head
         is_eager = getattr(_text_config(self.model), "_attn_implementation", None) == "eager"
         if is_eager:
@@ -102,11 +102,11 @@ class MemoryEstimate:
     def _mlp(self) -> float:
         """Returns the bytes per position of an MLP: two inner tensors, or gate, up and their product; or those of its
         experts, with their inputs and outputs."""
-        inner = _stated(self.model, "intermediate_size", 4 * width(self.model))
+        inner = stated(self.model, "intermediate_size", 4 * width(self.model))
         is_gated = any("gate" in name for name, _ in self.model.named_parameters())
-        held, experts = (2 + is_gated) * inner, _stated(self.model, "num_experts_per_tok", 0)
+        held, experts = (2 + is_gated) * inner, stated(self.model, "num_experts_per_tok", 0)
         if experts:
-            inner = _stated(self.model, "moe_intermediate_size", inner)
+            inner = stated(self.model, "moe_intermediate_size", inner)
             held = max(held, experts * (width(self.model) + max(4 * inner, 3 * width(self.model))))
         return self._size * held / self._shares
 
@@ -235,7 +235,7 @@ def work(model: PreTrainedModel, positions: int) -> float:
 
     Only half of the keys are counted, because that is the number that the average token of a causal model sees.
     """
-    layers, (heads, head) = _stated(model, "num_hidden_layers", 1), _heads(model)
+    layers, (heads, head) = stated(model, "num_hidden_layers", 1), heads_of(model)
     weights = sum(parameter.numel() for parameter in model.parameters())
     return 2.0 * weights + 2.0 * layers * heads * head * positions
 
@@ -243,8 +243,8 @@ def work(model: PreTrainedModel, positions: int) -> float:
 def needs_mask(model: PreTrainedModel, length: int) -> bool:
     """Returns whether transformers' sdpa would store a number per pair of positions: for layers with windows or chunks
     that are shorter, and on a processor for latent attention (MLA)."""
-    local = _stated(model, "sliding_window", 0) or _stated(model, "attention_chunk_size", length)
-    return length > local or _stated(model, "qk_nope_head_dim", 0) > 0
+    local = stated(model, "sliding_window", 0) or stated(model, "attention_chunk_size", length)
+    return length > local or stated(model, "qk_nope_head_dim", 0) > 0
 
 
 def embedding_shape(model: PreTrainedModel) -> torch.Size:
@@ -252,23 +252,29 @@ def embedding_shape(model: PreTrainedModel) -> torch.Size:
     return model.get_input_embeddings().get_parameter("weight").shape
 
 
-def _heads(model: PreTrainedModel) -> tuple[int, int]:
+def heads_of(model: PreTrainedModel) -> tuple[int, int]:
     """Returns the number of heads of a layer, and the width of their queries."""
-    heads = _stated(model, "num_attention_heads", 1)
-    head = _stated(model, "head_dim", 0) or width(model) // heads
-    if plain := _stated(model, "qk_nope_head_dim", 0):
-        head = plain + _stated(model, "qk_rope_head_dim", 0)
+    heads = stated(model, "num_attention_heads", 1)
+    head = stated(model, "head_dim", 0) or width(model) // heads
+    if plain := stated(model, "qk_nope_head_dim", 0):
+        head = plain + stated(model, "qk_rope_head_dim", 0)
     return heads, head
 
 
 def width(model: PreTrainedModel) -> int:
     """Returns the width of the residual stream."""
-    return _stated(model, "hidden_size", 0) or embedding_shape(model)[1]
+    return stated(model, "hidden_size", 0) or embedding_shape(model)[1]
 
 
-def _stated(model: PreTrainedModel, name: str, usual: int) -> int:
-    """Returns a number from the text model's configuration, or ``usual`` if the number is missing or 0."""
-    return int(getattr(_text_config(model), name, 0) or usual)
+def stated(model: PreTrainedModel, name: str, usual: int) -> int:
+    """Returns a number from the text model's configuration, the largest where layers differ; ``usual`` if it is missing
+    or 0."""
+    config = _text_config(model)
+    try:
+        found = getattr(config, name, 0)
+    except RuntimeError:  # transformers refuses a number that differs between layers
+        found = [getattr(each, name, 0) or 0 for each in config.per_layer_config]
+    return int((max(found) if isinstance(found, (list, tuple)) else found) or usual)
 
 
 def _text_config(model: PreTrainedModel) -> PreTrainedConfig:

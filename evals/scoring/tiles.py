@@ -61,7 +61,7 @@ def _agrees(part: nn.Module, rows: torch.Tensor, same: Same) -> bool:
     try:
         whole = part(rows)
         return isinstance(whole, torch.Tensor) and same(whole, _in_tiles(part, rows))
-    except (TypeError, ValueError, RuntimeError):  # it needs more than rows
+    except (AttributeError, TypeError, ValueError, RuntimeError):  # it needs more than rows
         return False
 
 

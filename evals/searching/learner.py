@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from functools import partial
 from itertools import islice
 from types import MethodType
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import nn
@@ -27,14 +27,17 @@ from torch.utils.checkpoint import checkpoint
 
 from ...errors import ConfigError
 from ...models import patching
-from ...models.rotary_modules import layer_keys, prefix, rotary_modules, text_config
+from ...models.rotary_modules import layer_keys, prefix, rotary_modules
 from ...planning.plan import Plan
 from ..parallel.processes import Group
-from ..scoring.memory import embedding_shape
+from ..scoring.memory import embedding_shape, heads_of, stated, width
 from ..scoring.scorer import Scorer, not_finite
 from ..scoring.tiles import answering, blocks
 from .search_space import DiffTables, Point, Space
 from .windows import WeightedWindow
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 T = TypeVar("T")
 
@@ -170,22 +173,20 @@ class Learner(Scorer):
     def step_bytes(self, positions: int) -> int:
         """Estimates the memory of a gradient beside the weights, in bytes: what the backward pass of all blocks reads,
         or the input of each block and what one of them reads; and three blocks of logits."""
-        vocabulary, width = embedding_shape(self.model)
+        vocabulary, stream = embedding_shape(self.model)
         count, inside = len(blocks(self.model)), _block_bytes(self.model)
         each = count * inside
         if positions * each > MOST_KEPT:
-            each = inside + count * width * next(self.model.parameters()).element_size()
+            each = inside + count * stream * next(self.model.parameters()).element_size()
         return positions * each + 3 * min(self.logits_bytes, 4 * positions * vocabulary)
 
 
-def _block_bytes(model: nn.Module) -> int:
+def _block_bytes(model: PreTrainedModel) -> int:
     """Estimates what the backward pass of a block reads, in bytes per position: five tensors of the MLP's inner width,
     four of all heads, and four of the stream."""
-    config = text_config(model)
-    width = config.hidden_size
-    heads = config.num_attention_heads * (getattr(config, "head_dim", None) or width // config.num_attention_heads)
-    inner = getattr(config, "intermediate_size", None) or 4 * width
-    return next(model.parameters()).element_size() * (5 * inner + 4 * heads + 4 * width)
+    stream, (heads, head) = width(model), heads_of(model)
+    inner = stated(model, "intermediate_size", 4 * stream)
+    return next(model.parameters()).element_size() * (5 * inner + 4 * heads * head + 4 * stream)
 
 
 @contextmanager

@@ -6,9 +6,10 @@ import re
 import numpy as np
 import pytest
 import torch
+from coverage_models import tiny_config
 from losses import records_in
 from tiny import documents, from_ids, llama
-from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
+from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, Qwen3Config
 
 import ropescale
 from ropescale.errors import RunError
@@ -20,6 +21,7 @@ from ropescale.evals.scoring.batches import plan_pass
 from ropescale.evals.scoring.executor import Executor
 from ropescale.evals.scoring.memory import MemoryEstimate, is_out_of_memory
 from ropescale.evals.scoring.scorer import Scorer
+from ropescale.evals.searching.learner import Learner
 
 IDS = documents(9, 40)
 
@@ -106,6 +108,14 @@ def on_cards(monkeypatch, count, config):
     monkeypatch.setattr(memory, "device_of", lambda model: cards[0])
     monkeypatch.setattr(memory, "total_memory", lambda device: int(85.0e9))
     return MemoryEstimate(model, 2**30, tiles.ROWS)
+
+
+@pytest.mark.parametrize(("model_type", "head"), [("gemma3n_text", 32), ("gemma4_text", 64)])
+def test_sizes_that_differ_between_layers_count_as_the_largest(model_type, head):
+    config = AutoConfig.for_model(**tiny_config(model_type))
+    model = AutoModelForCausalLM.from_config(config).eval()
+    assert memory.heads_of(model)[1] == head and memory.stated(model, "intermediate_size", 0) == 48
+    assert Scorer(model).estimate(100).whole(100, 100) > 0 and Learner(model).step_bytes(100) > 0
 
 
 LLAMA_8B = LlamaConfig(
