@@ -78,8 +78,9 @@ def _read(path: str) -> Mapping[object, object]:
                 raise yaml.YAMLError("an alias, which this file may not have")
             return super().compose_node(parent, index)
 
+    text = read_given(path, "config", _LARGEST)
     try:
-        content = yaml.load(read_given(path, "config", _LARGEST), Plain)
+        content = yaml.load(text, Plain)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise DataError(f"{path} is not YAML: {' '.join(str(error).split())}", "config") from None
     if not isinstance(content, Mapping):

@@ -101,7 +101,7 @@ def patch_checkpoint(
     own = ("like", "link", "revision", "in_place", "dry_run", "force")
     refuse_unknown("ropescale.patch_checkpoint", options, (*own, *RequestOptions.__annotations__))
     if (schedule is None) is (like is None):
-        raise ScheduleError("name a schedule, or the target of a draft head", "schedule", "like")
+        raise ScheduleError("name either a schedule or the target of a draft head", "schedule", "like")
     request = Request.of("as-is" if schedule is None else schedule, **options)
     specs.parse(request.spec)  # reject a misspelt schedule before checking folders
     _refuse_contradiction(model, out, link, in_place, dry_run, force)

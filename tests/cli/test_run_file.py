@@ -79,6 +79,7 @@ def test_the_command_line_goes_before_the_file(evaluate, checkpoint, texts):
 def test_a_file_that_cannot_be_taken_is_one_sentence(content, fact, evaluate):
     out, err = evaluate(content, "MODEL", "--data", "x", "--lengths", "32", code=2)
     assert out == "" and fact in err and err.count("\n") == 1
+    assert err.count("is not YAML") == fact.count("is not YAML")
 
 
 @pytest.mark.parametrize(

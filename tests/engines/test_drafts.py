@@ -89,8 +89,8 @@ def test_a_target_whose_class_states_its_table_gives_it_all_the_same(tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "name a schedule, or the target of a draft head (--schedule, --like)"),
-        (["--schedule", "yarn:factor=2", "--like", "TARGET"], "name a schedule, or the target of a draft head"),
+        ([], "name either a schedule or the target of a draft head (--schedule, --like)"),
+        (["--schedule", "yarn:factor=2", "--like", "TARGET"], "name either a schedule or the target of a draft head"),
         (
             ["--like", "TARGET"],
             "differ in theta or in the number of rotating coordinates, so the head was trained with",
