@@ -180,6 +180,8 @@ def _by_pair(
     name: str, lines: Sequence[tuple[int, str, Mapping[int, float]]], y: str, trained: Iterable[int] = ()
 ) -> str:
     """Returns a figure of a positive number per pair, with lines across it at the trained lengths."""
+    from matplotlib.ticker import MaxNLocator
+
     with in_style(6, 3.9, **{"font.size": 10}) as figure:
         axes = figure.subplots()
         for number, label, values in lines:
@@ -187,7 +189,7 @@ def _by_pair(
             axes.plot([*values], [*values.values()], label=label, **style)
         axes.set_yscale("log")
         drawing.log_ticks(axes)
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_xlabel("pair (0 turns fastest)")
         axes.set_ylabel(y)
         for each in trained:

@@ -285,7 +285,7 @@ def _accuracy(
     variance.
     """
     of_all = stored.by_length[schedule, length]
-    answers = [each for each in of_all if task in (None, each.task) and depth in (None, each.depth)]
+    answers: list[Answer] = [each for each in of_all if task in (None, each.task) and depth in (None, each.depth)]
     if not answers:
         return None
     scores: dict[str, list[Fraction]] = {}
