@@ -54,7 +54,10 @@ def not_shown(runs: Sequence[StoredRun], requirements: Sequence[str]) -> list[st
     for run in runs if requirements else ():
         if run.result is None:
             raise DataError(f"{run.folder} is a {run.kind} run, without losses to judge; give a run of `eval`")
-        lines += [_named(run, line, len(runs) > 1) for line in run.result.unmet(requirements)]
+        try:
+            lines += [_named(run, line, len(runs) > 1) for line in run.result.unmet(requirements)]
+        except DataError as error:
+            raise DataError(_named(run, str(error), len(runs) > 1), *error.fields) from None
     return lines
 
 

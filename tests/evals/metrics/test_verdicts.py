@@ -349,6 +349,9 @@ def test_a_requirement_that_cannot_be_read_or_was_not_measured_is_exit_code_2(tm
     moved().save(tmp_path / "run")
     _, err = ran("report", tmp_path / "run", "-o", tmp_path / "page.html", "--require", text, code=2)
     assert err.count("\n") == 1 and why in err and not (tmp_path / "page.html").exists()
+    moved(9).save(tmp_path / "other")
+    _, err = ran("report", tmp_path / "run", tmp_path / "other", "--require", text, code=2)
+    assert err.startswith("error: run: ") and err.count("\n") == 1 and why in err
 
 
 def tuned(before, documents):
