@@ -49,11 +49,13 @@ def write_in_place(folder: Path, files: Mapping[str, bytes]) -> None:
             backup.mkdir()
         digests = _manifest(backup)
         _refuse_changed(folder, digests, "patching again")
-        new = {name: read_bytes(folder / name) for name in files if name not in digests and (folder / name).exists()}
-        digests = {**digests, **{name: [sha256(content)] for name, content in new.items()}}
+        # A copy may be missing as long as no replacement is listed.
+        new = [name for name in files if len(digests.get(name, [])) < 2 and (folder / name).exists()]
+        originals = {name: read_bytes(folder / name) for name in new}
+        digests = {**digests, **{name: [sha256(content)] for name, content in originals.items()}}
         try:
             _store(backup, digests)
-            for name, content in new.items():
+            for name, content in originals.items():
                 _replace(backup, backup / name, content, folder / name)
         except BaseException:
             if is_new:  # no file was changed

@@ -18,7 +18,7 @@ from ..configs.finding import dotted
 from ..engines.advice import engine_warnings
 from ..engines.model_code import is_in_transformers
 from ..errors import CheckpointError, ScheduleError
-from ..files import local_path, open_regular, sha256, translated
+from ..files import local_path, open_regular, sha256, sweep_leftovers, translated
 from ..output.formatting import brief, cut
 from ..planning.plan import Plan, make_plan, refuse_unused
 from ..record import NAME as RECORD
@@ -165,6 +165,7 @@ def restore(folder: str | Path) -> Path:
     if not path.is_dir():
         raise CheckpointError(f"folder {path} does not exist; give the checkpoint that was patched in place")
     if not (path / BACKUP).is_dir():
+        sweep_leftovers(path / BACKUP)  # of a restore that was killed at its end
         raise CheckpointError(f"nothing to restore in {path}: it was not patched in place (it has no {BACKUP})")
     with translated(path):
         put_back(path)
