@@ -202,7 +202,14 @@ def lost_from(there: Mapping[str, Any], results: Mapping[str, Any]) -> str:
     lengths = sorted({length for _, length in cells[0] - cells[1]})
     if lengths:
         return f"results at {listed([f'{length:,}' for length in lengths])} tokens, which this run leaves out"
-    return ""
+    compared = [any(row.get("kl") is not None for row in each.get("paired", ())) for each in (there, results)]
+    parts = ["the short-context cost"] if compared == [True, False] else []
+    parts += [name for key, name in _OPTIONAL.items() if there.get(key) and not results.get(key)]
+    return f"figures of {listed(parts)}, which this run leaves out" if parts else ""
+
+
+_OPTIONAL = {"truncation": "truncation", "repeats": "far repeats", "key_tokens": "key tokens"}
+"""The parts of results that options leave out, and their names in messages."""
 
 
 _IDENTITY = {

@@ -207,9 +207,19 @@ class PerplexityRun:
 
     def planned(self) -> dict[str, Any]:
         """Returns the part of results.json that is known before the run."""
-        known = self.result()
-        rows = [{"schedule": each.label, "length": length} for each in self.variants for length in self.corpus.lengths]
-        return {"model": known.model, "data": known.data, "protocol": known.protocol, "rows": rows}
+        options, known, lengths = self.options, self.result(), self.corpus.lengths
+        trained = known.trained_length
+        short = options.short_context and short_length(lengths, trained) is not None and len(self.variants) > 1
+        return {
+            "model": known.model,
+            "data": known.data,
+            "protocol": known.protocol,
+            "rows": [{"schedule": each.label, "length": length} for each in self.variants for length in lengths],
+            "paired": [{"kl": 0.0}] if short else [],
+            "repeats": True,
+            "key_tokens": options.of_metrics["key_spans"] is not None,
+            "truncation": options.truncation is not False and trained is not None and lengths[-1] > trained,
+        }
 
     def result(self) -> Result:
         """Returns everything measured so far."""

@@ -309,6 +309,7 @@ def test_what_changes_the_numbers_starts_a_new_run_and_is_named(out, lines, scor
 LESS = [
     ({"schedules": ["linear:factor=2"]}, "results of dynamic:factor=4, yarn:factor=4, which this run leaves out"),
     ({"lengths": [32]}, "results at 80 tokens, which this run leaves out"),
+    ({"short_context": False}, "figures of the short-context cost, which this run leaves out"),
     ({"model": llama(1)}, "results of another model"),
     ({"max_docs": 2}, "results of another text"),
     ({"stride": 11}, "results of another stride"),
