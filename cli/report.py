@@ -48,9 +48,10 @@ def command(runs: tuple[str, ...], out: str, title: str | None, require: tuple[s
     loaded = load(runs)
     failures = not_shown(loaded, require)
     written = write(page(loaded, title), out)
-    show("\n\n".join([summary(loaded), "\n".join(failures)]).strip())
+    judged = "\n".join(failures) or (f"shown: {', '.join(require)}" if require else "")
+    show("\n\n".join([summary(loaded), judged]).strip())
     for line in unpaired(loaded):
         say(f"note: {line}")
     say(f"written to {written}")
     if failures:
-        raise VerificationError(f"{len(failures)} of {len(require) * len(loaded)} requirements are not shown")
+        raise VerificationError(f"requirements that are not shown: {len(failures)} of {len(require) * len(loaded)}")

@@ -23,6 +23,9 @@ LOG = logging.getLogger(__name__)
 EVERY = 60.0
 """Seconds between two lines, if stderr is a file or a pipe."""
 
+_LINE = "{desc}: {percentage:3.0f}% {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}{postfix}]"
+"""A line of progress where there is no terminal, in tqdm's fields."""
+
 _TITLE = 48
 """The maximum length of a title, which leaves space for the bar."""
 
@@ -59,7 +62,7 @@ class _Bar(tqdm):
         how: dict[str, Any] = {"unit": "tok", "unit_scale": True, "dynamic_ncols": True}
         how |= {"position": line, "leave": False} if line else {}
         if not self._on_terminal:
-            how |= {"mininterval": EVERY, "bar_format": "{l_bar}{r_bar}", "file": io.StringIO()}
+            how |= {"mininterval": EVERY, "bar_format": _LINE, "file": io.StringIO()}
         super().__init__(desc=title, total=total, disable=not shown, **how)
 
     def display(self, msg: str | None = None, pos: int | None = None) -> None:

@@ -57,7 +57,8 @@ def not_shown(runs: Sequence[StoredRun], requirements: Sequence[str]) -> list[st
         try:
             lines += [_named(run, line, len(runs) > 1) for line in run.result.unmet(requirements)]
         except DataError as error:
-            raise DataError(_named(run, str(error), len(runs) > 1), *error.fields) from None
+            why = f"{error}; the run is not whole" if run.result.unfinished else str(error)
+            raise DataError(_named(run, why, len(runs) > 1), *error.fields) from None
     return lines
 
 

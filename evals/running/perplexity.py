@@ -203,7 +203,8 @@ class PerplexityRun:
     @property
     def finished(self) -> str:
         """The number of completed passes, as text, or ""."""
-        return f"{len(self.passes)} finished passes" if self.passes else ""
+        count = len(self.passes)
+        return f"{count} finished pass{'es' * (count > 1)}" if count else ""
 
     def planned(self) -> dict[str, Any]:
         """Returns the part of results.json that is known before the run."""

@@ -13,7 +13,7 @@ _LAYERS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules
 
 
 def draft_in(config: Mapping[str, object], section: Mapping[str, object]) -> str:
-    """Returns what drafts, such as ``eagle3 head`` or ``1 MTP layer(s)``; "" for a model without a draft.
+    """Returns what drafts, such as ``eagle3 head`` or ``1 MTP layer``; "" for a model without a draft.
 
     Args:
         config: the whole configuration.
@@ -26,4 +26,4 @@ def draft_in(config: Mapping[str, object], section: Mapping[str, object]) -> str
         return "eagle3 head"
     counts = (section[key] for key in _LAYERS if isinstance(section.get(key), int))
     layers = next(filter(None, counts), 0)
-    return f"{layers} MTP layer(s)" if layers else ""
+    return f"{layers} MTP layer{'s' * (layers > 1)}" if layers else ""

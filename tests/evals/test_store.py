@@ -249,7 +249,8 @@ def test_an_interrupted_run_is_reported_and_goes_on_and_ends_byte_for_byte_the_s
         with pytest.raises(KeyboardInterrupt):
             measured(tmp_path)
     stopped, page = Result.load(tmp_path), tmp_path.with_suffix(".html")
-    first = f"This run is not whole: it stopped after {len(stopped.passes)} finished passes. Repeat its command"
+    count = len(stopped.passes)
+    first = f"This run is not whole: it stopped after {count} finished pass{'es' * (count > 1)}. Repeat its command"
     shown = [ran("report", tmp_path, "-o", page)[0], (tmp_path / "REPORT.md").read_text(), page.read_text()]
     assert all(each.index(first) < each.index(stopped.sentences()[0]) for each in shown) and stopped.passes
     done = len(scored)

@@ -313,14 +313,15 @@ def test_what_a_run_does_not_show_is_a_line_each_and_exit_code_1(tmp_path, ran):
     keeps.append(f"s2 cost <= {bounds['s2', 16] + 1e-6:.9f} at 16")
     given = [word for each in keeps for word in ("--require", each)]
     out, _ = ran("report", tmp_path / "run", "-o", tmp_path / "page.html", *given)
-    assert "not shown" not in out and "\n".join(result.sentences()) in out and bounds["s1", TRAINED] == 0
+    assert "not shown" not in out and f"shown: {', '.join(keeps)}" in out
+    assert "\n".join(result.sentences()) in out and bounds["s1", TRAINED] == 0
     tighter = [f"s1 gain>={-bounds['s1', LONGEST] + 0.05:.6f} at {LONGEST}", "s1 cost<=-0.01 at 8"]
     given = ["--require", keeps[0], *(word for each in tighter for word in ("--require", each))]
     out, err = ran("report", tmp_path / "run", "-o", tmp_path / "page.html", *given, code=1)
     lines = [line for line in out.splitlines() if line.startswith("not shown: ")]
     assert [line.split(": it ")[0] for line in lines] == [f"not shown: {each}" for each in tighter]
     assert f", in 12 of 12, at {LONGEST} tokens" in lines[0] and "it makes no difference larger than 0.01" in lines[1]
-    assert err.endswith("error: 2 of 3 requirements are not shown\n")
+    assert err.endswith("error: requirements that are not shown: 2 of 3\n")
     assert Result.load(tmp_path / "run").unmet([keeps[0], *tighter]) == lines
 
 

@@ -23,6 +23,7 @@ from ropescale.errors import DataError, RopescaleError
 from ropescale.evals import Result, metrics, perplexity, recommend, retrieval, search
 from ropescale.evals.data.key_tokens import KeySpans
 from ropescale.evals.facts import TRUNCATION, Divergence, Pass
+from ropescale.evals.results import saving
 from ropescale.evals.results.folder import writable_folder
 from ropescale.evals.statistics.intervals import FEW, consecutive
 
@@ -267,6 +268,12 @@ def test_save_writes_every_file_and_the_figures_come_back(result, tmp_path, pict
     assert f"Written on {date.today()} by {versions}." in report
     for name in drawn:
         assert (out / name).stat().st_size > 10_000 and (out / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_bfloat16_rounds_is_what_the_page_says(repository):
+    page = " ".join((repository / "docs" / "measuring.md").read_text(encoding="utf-8").split())
+    figures = re.findall(r"\d+\.\d+%?", saving._BFLOAT16)
+    assert len(figures) == 3 and all(each in page for each in figures)
 
 
 def test_without_matplotlib_everything_but_the_plots_is_written(result, tmp_path, monkeypatch, capsys, pictures):
