@@ -79,9 +79,7 @@ def command(model: str, engines: tuple[str, ...], command_only: bool, as_json: b
         tell(note=dict.fromkeys(chain(*(each.notes for each in every))))
         print_result(as_json, lambda: [each.to_dict() for each in every], lambda: _lines(every))
         if away := [each.engine for each in every if not each.is_same]:
-            raise RunError(
-                f"not the same, or not known to be: {', '.join(away)}; `--for` with one of them says more"
-            )
+            raise RunError(f"not the same, or not known to be: {', '.join(away)}; `--for` with one of them says more")
         return
     tell(note=done.notes, warning=done.warnings)
     if command_only and done.commands:

@@ -6,9 +6,8 @@ layout of cos and sin. Meanwhile the model is patched with the starting schedule
 scales and everything else except the searched numbers are the same as under the found schedule.
 
 Only the few searched numbers have a gradient; the weights have none. For a large model or window, the backward pass
-recomputes each block (``torch.utils.checkpoint``), and inside it the attention and the MLP. So only the inputs of all
-blocks, and the activations of one attention or MLP, are in memory. The loss of the head is differentiated in blocks of
-rows, so the full logits are never in memory.
+recomputes each block (``torch.utils.checkpoint``). So only the inputs of all blocks, and the activations of one block,
+are in memory. The loss of the head is differentiated in blocks of rows, so the full logits are never in memory.
 """
 
 from __future__ import annotations
@@ -98,7 +97,7 @@ class LiveTables:
 
 MOST_KEPT = 2**30
 """The maximum size in bytes of the activations kept between the forward and the backward pass. Recomputing activations
-makes a step take about 1.5 times as long, and does not change the gradient by a single bit."""
+makes a step take about 1.4 times as long, and does not change the gradient by a single bit."""
 
 
 class Learner(Scorer):

@@ -486,10 +486,7 @@ def test_without_an_engine_there_is_a_line_for_each_and_the_exit_code_says_wheth
     flag = "--max-model-len 16384 --hf-overrides"
     assert lines[0][1:] == ["yes", "yes", "0", "0", "0", "ran", flag]
     assert lines[2][1:3] == ["yes", "no"] and lines[2][-2:] == ["read", "-c 16384 --override-kv"]
-    assert (
-        err
-        == "error: not the same, or not known to be: llama.cpp; `--for` with one of them says more\n"
-    )
+    assert err == "error: not the same, or not known to be: llama.cpp; `--for` with one of them says more\n"
     both = [*words, truncated, "--for", "vllm", "--for", "mlx-lm"]
     assert [each["engine"] for each in json.loads(ran(*both, "--json").out)] == ["vLLM", "mlx-lm"]
     for engine, same in {"llama.cpp": False, "vllm": True}.items():  # "differs" is no error if it is asked for alone
