@@ -24,6 +24,6 @@ def draft_in(config: Mapping[str, object], section: Mapping[str, object]) -> str
         return f"{found[0].replace('nextn', 'mtp')} head"
     if "draft_vocab_size" in config:
         return "eagle3 head"
-    counts = (section[key] for key in _LAYERS if isinstance(section.get(key), int))
-    layers = next(filter(None, counts), 0)
+    counts = (section.get(key) for key in _LAYERS)
+    layers = next((count for count in counts if isinstance(count, int) and count), 0)
     return f"{layers} MTP layer{'s' * (layers > 1)}" if layers else ""
