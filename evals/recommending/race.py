@@ -22,7 +22,7 @@ from ..metrics.stored import Stored, part_of
 from ..statistics.intervals import CONCLUSIVE, LEVEL
 from .losses import difference, estimate
 
-SHARES = (1 / 8, 1 / 4, 1 / 2, 1.0)
+SHARES = (1 / 10, 1 / 4, 1 / 2, 1.0)
 """The cumulative share of the race's text that is measured after each round."""
 
 MOST = (1 / 2, 2 / 5, 1 / 3, 1 / 4, 1 / 6)
@@ -103,6 +103,8 @@ def slices(windows: Sequence[int]) -> list[list[int]]:
 def expected(candidates: int, always: int, race: Sequence[int], held_out: Sequence[int], most: float) -> int:
     """Returns the largest number of windows to feed, assuming that all candidates have distinct tables.
 
+    Where the race reads all the text, the decision needs only as-is again, beside truncation.
+
     Args:
         candidates, always: the number of all candidates, and of those that always stay to the end.
         race, held_out: the windows of the race, and the held-out windows.
@@ -112,7 +114,8 @@ def expected(candidates: int, always: int, race: Sequence[int], held_out: Sequen
     for part in slices(race):
         fed += left * len(part)
         left = min(left, math.ceil(most * left) + always)
-    return fed + min(candidates, FINALISTS + always) * len(held_out)
+    decided = 1 if race == held_out else min(candidates, FINALISTS + always)
+    return fed + decided * len(held_out)
 
 
 def share_kept(

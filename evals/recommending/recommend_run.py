@@ -20,7 +20,7 @@ from ..backends.base import Backend
 from ..backends.schedules import Schedules
 from ..backends.variants import label
 from ..data.windows import windows_by_document
-from ..facts import positions_of
+from ..facts import AS_IS, positions_of
 from ..metrics.stored import part_of
 from ..parallel.processes import Group, World
 from ..progress import Notes
@@ -101,7 +101,11 @@ class RecommendRun:
         specs = self.candidates.specs
         kept = {*self.candidates.always, *(rounds[-1].kept if rounds else specs)}
         finalists = [each for each in specs if each in kept]
-        self._measure(finalists, self.held_out, "held-out text", self._truncation[0])
+        stride = self._truncation[0]
+        if self.race != self.held_out or self.options.search:
+            self._measure(finalists, self.held_out, "held-out text", stride)
+        elif stride:  # the race has read all the text
+            self._measure([AS_IS], self.held_out, "truncation", stride)
         self.rounds, self.finalists = rounds, finalists
 
     def planned(self) -> dict[str, Any]:
@@ -223,6 +227,8 @@ class RecommendRun:
         if self.backend.trained != short:
             return None, ""
         finalists = len(specs) if self.candidates.served else FINALISTS + len(self.candidates.always)
+        if self.race == self.held_out:
+            finalists //= 2  # they are not measured again
         rest = finalists * len(self.held_out) * self.objective.target
         part = self._part(self.held_out)
         planned, told = plan_truncation(part, short, self.backend.as_trained, rest, self.batch_tokens)

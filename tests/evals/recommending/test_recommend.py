@@ -156,6 +156,8 @@ def test_what_a_text_cannot_decide_is_said_before_and_in_the_end_with_the_same_n
     assert (f"{before}{kept}; the schedule with the lowest loss is named all the same\n" in said[0]) == bool(few)
     assert found.answer.answer.startswith(f"Undecided, because {needs.format('')}: ") == bool(few)
     assert ("a verdict needs" in found.answer.answer) == bool(few) and not (few and found.answer.decided)
+    most = re.search(r"at most ([\d,]+) tokens to feed", said[0])[1]
+    assert found.protocol["tokens_fed"] <= int(most.replace(",", "")), "nothing is measured twice"
 
 
 def test_a_searched_schedule_is_found_on_the_races_text_and_judged_on_the_other(model, capsys, tmp_path, monkeypatch):

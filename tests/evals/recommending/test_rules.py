@@ -185,11 +185,11 @@ def test_ten_documents_are_enough_to_test_on_and_a_search_keeps_six_to_itself(do
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 6, 13, 100])
-def test_rounds_measure_every_window_once_and_double(number):
+def test_rounds_measure_every_window_once_and_at_most_triple(number):
     found = slices(list(range(7, 7 + number)))
     assert sorted(window for part in found for window in part) == list(range(7, 7 + number))
     ends = np.cumsum([len(part) for part in found])
-    assert all(later <= 2 * earlier + 1 for earlier, later in pairwise(ends))
+    assert all(later <= 3 * earlier for earlier, later in pairwise(ends))
     assert len(found[0]) <= max(1, round(number / 8))
 
 
@@ -217,11 +217,12 @@ def test_the_race_finds_the_best_of_eighty_with_a_quarter_of_the_tokens():
 
 
 @pytest.mark.parametrize("candidates", [60, 80, 120])
-@pytest.mark.parametrize("documents", [8, 26, 200])
+@pytest.mark.parametrize("documents", [8, *range(10, 20), 26, 200])
 def test_no_more_than_a_quarter_of_the_grid_is_fed(candidates, documents):
-    first, second = split_windows([1] * documents, search=True)
-    most = share_kept(candidates, 2, first, second)
-    assert expected(candidates, 2, first, second, most) <= candidates * documents / 4
+    for search in (False, True):
+        first, second = split_windows([1] * documents, search)
+        most = share_kept(candidates, 2, first, second)
+        assert expected(candidates, 2, first, second, most) <= candidates * documents / 4
 
 
 def test_a_round_keeps_two_thirds_of_its_share_and_of_the_rest_what_is_not_told_apart():

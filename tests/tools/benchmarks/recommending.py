@@ -128,13 +128,15 @@ def ruled(given: Stored, target: int, specs: Sequence[str], always: Sequence[str
         return given
 
     first, second = (sorted(part) for part in split_windows(given.windows, search=False))
-    besides = _truncation(trained, target, len(second), FINALISTS + len(always))
+    judging = FINALISTS + len(always)
+    besides = _truncation(trained, target, len(second), judging // 2 if first == second else judging)
     most = share_kept(len(specs), len(always), first, second, besides)
     rounds = run_race(specs, weights, first, always, most, measure)
     finalists = [each for each in specs if each in {*always, *rounds[-1].kept}]
     judged = len(specs if first == second else finalists)
     level = familywise(comb(judged + 1, 2) + 2 * judged - 1)
-    found = decide(part_of(measure(finalists, second), second), given, weights, finalists, TOLERANCE, level)
+    measure([AS_IS] if first == second else finalists, second)
+    found = decide(part_of(given, second), given, weights, finalists, TOLERANCE, level)
     decided = not (found.open or too_few(part_of(given, second).texts))
     return Ruled(found.chosen, decided, first, (fed + besides) / (len(specs) * sum(given.windows)))
 
