@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from ..errors import DataError, RunError
-from ..request import made
-from .options import REQUEST_OPTIONS, print_result, refuse_given, say
+from ..request import RequestOptions, made
+from .options import print_result, refuse_given, say
 from .run_file import write_run_file
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def keywords_for(function: Callable[..., object], options: Mapping[str, Any]) ->
 
 
 _LOCAL = (
-    *("model", "schedules", *REQUEST_OPTIONS, "dtype", "device", "attn_implementation", "batch_tokens"),
+    *("model", "schedules", *RequestOptions.__annotations__, "dtype", "device", "attn_implementation", "batch_tokens"),
     *("tp", "device_map", "search", "search_tokens"),
 )
 """Parameters of measuring commands that apply only to a loaded model, not to a server."""

@@ -243,15 +243,6 @@ _RARE = frozenset(
 _TWO_SCREENS = 28
 """The number of options from which on a command lists the rare ones apart."""
 
-REQUEST_OPTIONS = "factor target_length original_length overrides layers replace_scaling on_top freeze_at".split()
-"""The fields of :class:`ropescale.request.Request`, except the schedule."""
-
-READING = ("split", "text_field", "glob")
-"""Options for reading texts; each kind of source takes some of them, or none."""
-
-SOURCE = ("concat", "streaming")
-"""Options for reading, joining and tokenizing texts."""
-
 Sections = Mapping[str, Sequence[str | Option]]
 """A command's options by help section: its own options, and space-separated names of shared ones."""
 

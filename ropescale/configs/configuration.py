@@ -13,7 +13,6 @@ from ..output.formatting import brief
 from ..rope import Rope
 from . import class_defaults
 from .class_defaults import ALL_LAYERS, PARTIAL_NAMES, THETA_NAMES
-from .drafts import draft_in
 from .families import Family, family
 from .finding import (
     LENGTH_KEYS,
@@ -23,6 +22,7 @@ from .finding import (
     StatedLength,
     at,
     dotted,
+    draft_in,
     find_section,
     lengths_in,
     originals_in,

@@ -8,9 +8,8 @@ from dataclasses import replace
 from ..configs.configuration import Configuration, in_both_dialects, unread_by_v4
 from ..errors import RopescaleError, WayOut
 from ..output.formatting import argument
-from ..planning.advice import frozen, others, that_work
 from ..planning.plan import Plan, attempt
-from ..request import Request
+from ..request import Request, frozen, others, that_work
 from . import ENGINES
 from .base import Difference, Layers, Serving, Source, as_it_lies, layers_of, sentence
 from .exported import Export, exported, scaling_option, words

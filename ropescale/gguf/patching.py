@@ -16,9 +16,8 @@ from typing import Unpack
 from .. import __version__
 from ..errors import CheckpointError, ScheduleError
 from ..files import writable_file
-from ..planning.advice import advised, frozen, others
 from ..planning.plan import Plan, attempt, make_plan, refuse_unused
-from ..request import Request, RequestOptions, refuse_unknown
+from ..request import Request, RequestOptions, advised, frozen, others, refuse_unknown
 from ..schedules import describe
 from . import architectures as known
 from .files import GgufFile, Value, open_gguf

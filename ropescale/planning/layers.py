@@ -17,7 +17,7 @@ from ..configs.families import Family
 from ..errors import ConfigError, ScheduleError, WayOut
 from ..lengths import LONGEST
 from ..output.formatting import brief, cut, listed
-from ..request import Request
+from ..request import Request, frozen, others
 from ..rope import Rope
 from ..schedules import Frequencies, Schedule, Table, compute, describe
 from ..schedules.as_is import from_rope_parameters, stock_table
@@ -25,7 +25,6 @@ from ..schedules.base import label_of, length_dependent, suggest
 from ..schedules.fields import plain
 from ..schedules.specs import Spec, parse
 from ..schedules.table import divisors
-from .advice import frozen, others
 
 if TYPE_CHECKING:
     from ..configs.section import Parameters

@@ -14,14 +14,13 @@ from ..configs.configuration import Configuration, Scaling, read_rope, write_rop
 from ..configs.finding import StatedLength, dotted, sections_in
 from ..errors import ConfigError, RopescaleError, ScheduleError, WayOut
 from ..output.formatting import brief, listed, size
-from ..request import Request
+from ..request import Request, advised, frozen, others
 from ..rope import Rope
 from ..schedules import Frequencies, Schedule, describe, resolve
 from ..schedules.as_is import AsIs, from_rope_parameters, stock_table
 from ..schedules.base import label_of
 from ..schedules.specs import ParsedSpec, Spec, parse, parts_of, takes
 from . import vendors
-from .advice import advised, frozen, others
 from .layers import PlannedLayer, base_geometry, choose, describe_scaling, is_windowed, scaling_of, why_unsavable
 
 

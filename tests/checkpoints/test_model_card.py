@@ -10,7 +10,7 @@ import pytest
 from configurations import LLAMA, write_checkpoint
 from planning import make_plan
 
-from ropescale.checkpoints.model_card import BEGIN, END, card
+from ropescale.checkpoints.contents import BEGIN, END, card
 from ropescale.exporting import export
 
 SPEC = "ntk-su:factor=4"  # its card has a note, a command for every engine, and the name in both

@@ -15,14 +15,14 @@ from ropescale.cli.main import COMMANDS, LazyGroup
 from ropescale.errors import ConfigError, DataError, ScheduleError
 from ropescale.evals.backends.schedules import Schedules, requested
 from ropescale.planning.plan import refuse_unused
-from ropescale.request import Request
+from ropescale.request import Request, RequestOptions
 
 FIELDS = [field.name for field in fields(Request) if field.name != "spec"]
 LAZY = LazyGroup()
 
 
 def test_each_field_has_one_option_of_the_command_line() -> None:
-    assert list(options.REQUEST_OPTIONS) == FIELDS
+    assert [*RequestOptions.__annotations__] == FIELDS
     named = " ".join(chain.from_iterable(options.request_sections().values())).split()
     assert sorted(FIELDS) == sorted(named)
 
@@ -43,7 +43,7 @@ def test_a_command_gives_its_options_as_a_request() -> None:
 
     @options.sectioned_command("measure", options.request_sections("schedules baseline"))
     def command(**values: object) -> None:
-        patching = {name: values[name] for name in options.REQUEST_OPTIONS if name != "factor"}
+        patching = {name: values[name] for name in FIELDS if name != "factor"}
         given.append(requested(values["schedules"], values["baseline"], values["factor"], patching))
 
     words = "--schedule yarn --target-length 128k --set beta_fast=16 --layers all --on-top --baseline linear".split()

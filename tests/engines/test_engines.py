@@ -15,7 +15,7 @@ from coverage_models import SEEING
 from planning import make_plan
 
 import ropescale
-from ropescale.checkpoints.model_card import card
+from ropescale.checkpoints.contents import card
 from ropescale.configs.configuration import Configuration
 from ropescale.configs.families import FAMILIES
 from ropescale.engines import model_code, sglang, vllm

@@ -11,7 +11,7 @@ from configurations import DEEPSEEK, write_checkpoint
 from gguf_models import write_keys
 from planning import make_plan
 
-from ropescale.checkpoints.model_card import card
+from ropescale.checkpoints.contents import card
 from ropescale.cli.main import main
 from ropescale.exporting import Export, export
 
