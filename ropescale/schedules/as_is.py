@@ -21,8 +21,8 @@ class AsIs(BuiltIn):
     The checkpoint's rope parameters determine the frequencies and the attention scale, and do not change.
     """
 
-    does: ClassVar[str] = "the unchanged checkpoint"
-    paper: ClassVar[str] = "the checkpoint's own rope parameters"
+    does = "the unchanged checkpoint"
+    paper = "the checkpoint's own rope parameters"
     # Unknown until bound to a geometry; until then True, because a wrong False would go unnoticed.
     length_dependent: ClassVar[Any] = Varying(lambda self: self.__dict__.get("_varies", True))
 

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, ClassVar, Protocol, Self, TypeVar, cast, runtime_checkable
+from typing import Any, Protocol, Self, TypeVar, cast, runtime_checkable
 
 from ..errors import ScheduleError
 from ..output.formatting import brief, cut
@@ -75,11 +75,11 @@ class BuiltIn:
         falling: fields whose values must not increase in this order, such as the ends of a ramp.
     """
 
-    name: ClassVar[str] = ""
-    does: ClassVar[str] = ""
-    paper: ClassVar[str] = ""
-    length_dependent: ClassVar[bool] = False
-    falling: ClassVar[tuple[str, ...]] = ()
+    name = ""
+    does = ""
+    paper = ""
+    length_dependent = False
+    falling: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name, field in parameters(self).items():

@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 from ..errors import ScheduleError
 from ..rope import Rope
@@ -35,8 +34,8 @@ class Ntk(OtherTheta):
         factor: the divisor of the slowest pair, the post's ``alpha``; 1 or more.
     """
 
-    does: ClassVar[str] = "a larger theta slows slow pairs"
-    paper: ClassVar[str] = "bloc97 2023 (r/LocalLLaMA 14lz7j5); Peng et al. 2023, arXiv:2309.00071, definition 1"
+    does = "a larger theta slows slow pairs"
+    paper = "bloc97 2023 (r/LocalLLaMA 14lz7j5); Peng et al. 2023, arXiv:2309.00071, definition 1"
 
     factor: float = at_least(1)
 
@@ -70,8 +69,8 @@ class NtkSu(BuiltIn):
         factor: the divisor of the slowest pair, ``s`` (the article's ``k``); 1 or more.
     """
 
-    does: ClassVar[str] = "like ntk, but also slows pair 0"
-    paper: ClassVar[str] = "Su 2023, https://kexue.fm/archives/9706"
+    does = "like ntk, but also slows pair 0"
+    paper = "Su 2023, https://kexue.fm/archives/9706"
 
     factor: float = at_least(1)
 
@@ -93,8 +92,8 @@ class NtkMixed(BuiltIn):
         b: the exponent, which delays the slowdown; 0 or more.
     """
 
-    does: ClassVar[str] = "between linear and ntk-su"
-    paper: ClassVar[str] = "Su 2023, https://kexue.fm/archives/9706"
+    does = "between linear and ntk-su"
+    paper = "Su 2023, https://kexue.fm/archives/9706"
 
     factor: float = at_least(1)
     b: float = at_least(0, 0.75)
@@ -120,8 +119,8 @@ class NtkCritical(OtherTheta):
         critical_pair: ``c``, counted from 0. Default: the formula's fractional value.
     """
 
-    does: ClassVar[str] = "like ntk, set by the critical pair"
-    paper: ClassVar[str] = "Shang et al. 2025, arXiv:2502.20082, section 2"
+    does = "like ntk, set by the critical pair"
+    paper = "Shang et al. 2025, arXiv:2502.20082, section 2"
 
     factor: float = at_least(1)
     critical_pair: float | None = above(0, None)
@@ -161,8 +160,8 @@ class Abf(OtherTheta):
         rope_theta: the new base, above 1.
     """
 
-    does: ClassVar[str] = "a different theta"
-    paper: ClassVar[str] = "Xiong et al. 2023, arXiv:2309.16039"
+    does = "a different theta"
+    paper = "Xiong et al. 2023, arXiv:2309.16039"
 
     rope_theta: float = above(1)
 
@@ -184,9 +183,9 @@ class Dynamic(BuiltIn):
         factor: the slope of the divisor against ``n/L``, ``s``; 1 or more.
     """
 
-    does: ClassVar[str] = "ntk with a growing factor"
-    paper: ClassVar[str] = "emozilla 2023 (r/LocalLLaMA 14mrgpr); Peng et al. 2023, arXiv:2309.00071, section 3.3"
-    length_dependent: ClassVar[bool] = True
+    does = "ntk with a growing factor"
+    paper = "emozilla 2023 (r/LocalLLaMA 14mrgpr); Peng et al. 2023, arXiv:2309.00071, section 3.3"
+    length_dependent = True
 
     factor: float = at_least(1)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import ClassVar
 
 from ..rope import Rope
 from .base import BuiltIn, Frequencies, above, at_least, register
@@ -33,9 +32,9 @@ class NtkByParts(BuiltIn):
         beta_slow: pairs with fewer turns than this are divided by the factor.
     """
 
-    does: ClassVar[str] = "fast pairs kept, slow ones divided"
-    paper: ClassVar[str] = "Peng et al. 2023, arXiv:2309.00071, definition 2"
-    falling: ClassVar[tuple[str, ...]] = ("beta_fast", "beta_slow")
+    does = "fast pairs kept, slow ones divided"
+    paper = "Peng et al. 2023, arXiv:2309.00071, definition 2"
+    falling = ("beta_fast", "beta_slow")
 
     factor: float = at_least(1)
     beta_fast: float = above(0, 32.0)
@@ -99,9 +98,9 @@ class Yarn(BuiltIn):
         extrapolation_factor: multiplies ``m_i``; 1 is YaRN, 0 divides every pair.
     """
 
-    does: ClassVar[str] = "ntk-by-parts, rescaled attention"
-    paper: ClassVar[str] = "Peng et al. 2023, arXiv:2309.00071"
-    falling: ClassVar[tuple[str, ...]] = ("beta_fast", "beta_slow")
+    does = "ntk-by-parts, rescaled attention"
+    paper = "Peng et al. 2023, arXiv:2309.00071"
+    falling = ("beta_fast", "beta_slow")
 
     factor: float = at_least(1)
     beta_fast: float = above(0, 32.0)
@@ -191,10 +190,10 @@ class DynamicYarn(BuiltIn):
         extrapolation_factor: as in ``yarn``.
     """
 
-    does: ClassVar[str] = "yarn with a growing factor"
-    paper: ClassVar[str] = "Peng et al. 2023, arXiv:2309.00071, section 3.3"
-    length_dependent: ClassVar[bool] = True
-    falling: ClassVar[tuple[str, ...]] = ("beta_fast", "beta_slow")
+    does = "yarn with a growing factor"
+    paper = "Peng et al. 2023, arXiv:2309.00071, section 3.3"
+    length_dependent = True
+    falling = ("beta_fast", "beta_slow")
 
     beta_fast: float = above(0, 32.0)
     beta_slow: float = above(0, 1.0)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 from ..errors import ScheduleError
 from ..rope import Rope
@@ -31,8 +30,8 @@ class Proportional(BuiltIn):
         factor: divides the pairs that turn, ``s``; 1 or more.
     """
 
-    does: ClassVar[str] = "only the fastest pairs turn"
-    paper: ClassVar[str] = "Barbero et al. 2024, arXiv:2410.06205"
+    does = "only the fastest pairs turn"
+    paper = "Barbero et al. 2024, arXiv:2410.06205"
 
     partial_rotary_factor: float = at_least(0)
     factor: float = at_least(1, 1.0)
@@ -78,8 +77,8 @@ class Giraffe(BuiltIn):
         truncate: the length ``T`` in tokens that a kept pair's wavelength fits into.
     """
 
-    does: ClassVar[str] = "slows or stops the slower pairs"
-    paper: ClassVar[str] = "Pal et al. 2023, arXiv:2308.10882"
+    does = "slows or stops the slower pairs"
+    paper = "Pal et al. 2023, arXiv:2308.10882"
 
     scale_power: float | None = at_least(0, None)
     truncate: int | None = at_least(1, None)
@@ -113,8 +112,8 @@ class Cope(BuiltIn):
             released code fixes 20 of Llama 3's 64 pairs as ``clip_low_n``.)
     """
 
-    does: ClassVar[str] = "the slowest pairs fade out"
-    paper: ClassVar[str] = "Li et al. 2026, arXiv:2602.05258"
+    does = "the slowest pairs fade out"
+    paper = "Li et al. 2026, arXiv:2602.05258"
 
     clipped_pairs: int | None = at_least(2, None)
 

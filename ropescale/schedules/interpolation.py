@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 from ..rope import Rope
 from .base import BuiltIn, Frequencies, OtherTheta, at_least, plain_form, register
@@ -23,8 +22,8 @@ class Base(OtherTheta):
     See section 3.2.2 of the paper. On top of existing scaling, this schedule changes nothing.
     """
 
-    does: ClassVar[str] = "plain RoPE, no scaling"
-    paper: ClassVar[str] = "Su et al. 2021, arXiv:2104.09864"
+    does = "plain RoPE, no scaling"
+    paper = "Su et al. 2021, arXiv:2104.09864"
 
 
 @register("linear")
@@ -38,8 +37,8 @@ class Linear(BuiltIn):
         factor: the extension factor ``s``; 1 or more.
     """
 
-    does: ClassVar[str] = "slows every pair by the factor"
-    paper: ClassVar[str] = "Chen et al. 2023, arXiv:2306.15595"
+    does = "slows every pair by the factor"
+    paper = "Chen et al. 2023, arXiv:2306.15595"
 
     factor: float = at_least(1)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 from ..rope import Rope
 from .base import BuiltIn, Frequencies, above, at_least, register
@@ -28,9 +27,9 @@ class Llama3(BuiltIn):
         high_freq_factor: turns above which a pair is kept; not below ``low_freq_factor``.
     """
 
-    does: ClassVar[str] = "ntk-by-parts with a narrower band"
-    paper: ClassVar[str] = "Grattafiori et al. 2024, arXiv:2407.21783"
-    falling: ClassVar[tuple[str, ...]] = ("high_freq_factor", "low_freq_factor")
+    does = "ntk-by-parts with a narrower band"
+    paper = "Grattafiori et al. 2024, arXiv:2407.21783"
+    falling = ("high_freq_factor", "low_freq_factor")
 
     factor: float = at_least(1)
     low_freq_factor: float = above(0, 1.0)

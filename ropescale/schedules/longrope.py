@@ -28,8 +28,8 @@ class LongRope(BuiltIn):
         attention_factor: replaces ``sqrt(1 + ln s / ln L)``.
     """
 
-    does: ClassVar[str] = "a factor per pair, in two lists"
-    paper: ClassVar[str] = "Ding et al. 2024, arXiv:2402.13753"
+    does = "a factor per pair, in two lists"
+    paper = "Ding et al. 2024, arXiv:2402.13753"
     length_dependent: ClassVar[Any] = Varying(lambda self: tuple(self.short_factor) != tuple(self.long_factor))
 
     short_factor: tuple[float, ...] = above(0)

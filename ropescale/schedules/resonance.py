@@ -27,8 +27,8 @@ class Resonance(BuiltIn):
             schedule.
     """
 
-    does: ClassVar[str] = "rounds a schedule's wavelengths"
-    paper: ClassVar[str] = "Wang et al. 2024, arXiv:2403.00071"
+    does = "rounds a schedule's wavelengths"
+    paper = "Wang et al. 2024, arXiv:2403.00071"
     length_dependent: ClassVar[Any] = Varying(lambda self: length_dependent(self.over))
 
     over: Schedule

@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 from ..errors import CheckpointError, RopescaleError, ScheduleError
 from ..files import local_path, write_checked
@@ -40,8 +39,8 @@ class Table(BuiltIn):
         attention_factor: multiplies cos and sin.
     """
 
-    does: ClassVar[str] = "your own number for every pair"
-    paper: ClassVar[str] = "Ding et al. 2024, arXiv:2402.13753 (its rescale factors, one list for every length)"
+    does = "your own number for every pair"
+    paper = "Ding et al. 2024, arXiv:2402.13753 (its rescale factors, one list for every length)"
 
     inv_freq: tuple[float, ...] | None = at_least(0, None)
     factors: tuple[float, ...] | None = above(0, None)

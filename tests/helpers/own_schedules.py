@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from ropescale import Frequencies, Rope
 
@@ -25,7 +24,7 @@ class Half:
 class Stretching:
     """Follows the length: linear, as far as it is needed."""
 
-    length_dependent: ClassVar[bool] = True
+    length_dependent = True
 
     def __call__(self, rope: Rope, length: int) -> Frequencies:
         return Frequencies([f / max(1.0, length / rope.original_length) for f in rope.inv_freq()])
