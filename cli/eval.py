@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from click import IntRange, Option
 
 from ..evals.checking import Length as Tokens
-from ..evals.metrics import OPTIONS
-from ..evals.metrics import base as metrics
+from ..evals.metrics import OPTIONS, base as metrics
 from .measuring import keywords_for, measure, model_of, text_of
 from .options import (
     MODEL_SECTION,

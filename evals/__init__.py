@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING
 from ..lazy import names_of
 
 if TYPE_CHECKING:
-    from .api import keys as keys
-    from .api import perplexity as perplexity
-    from .api import recommend as recommend
-    from .api import retrieval as retrieval
-    from .api import search as search
+    from .api import (
+        keys as keys,
+        perplexity as perplexity,
+        recommend as recommend,
+        retrieval as retrieval,
+        search as search,
+    )
     from .backends.checkpoint import Checkpoint as Checkpoint
     from .backends.remapped import remapped as remapped
     from .backends.server import Server as Server
-    from .data.documents import Document as Document
-    from .data.documents import tokenize as tokenize
-    from .data.sources import TextSource as TextSource
-    from .data.sources import read_texts as read_texts
+    from .data.documents import Document as Document, tokenize as tokenize
+    from .data.sources import TextSource as TextSource, read_texts as read_texts
     from .data.texts import Text as Text
     from .recommending.results import Recommendation as Recommendation
     from .results.result import Result as Result

@@ -25,20 +25,16 @@ from typing import TYPE_CHECKING
 from .lazy import names_of
 
 if TYPE_CHECKING:
-    from . import evals as evals
-    from . import schedules as schedules
-    from .checkpoints.patching import patch_checkpoint as patch_checkpoint
-    from .checkpoints.patching import restore as restore
+    from . import evals as evals, schedules as schedules
+    from .checkpoints.patching import patch_checkpoint as patch_checkpoint, restore as restore
     from .checkpoints.saving import save as save
     from .errors import RopescaleError as RopescaleError
     from .evals.training.callback import TrainingCallback as TrainingCallback
     from .gguf.patching import patch_gguf as patch_gguf
     from .inspecting.drawing import plot as plot
-    from .models.patching import Patch as Patch
-    from .models.patching import patch as patch
+    from .models.patching import Patch as Patch, patch as patch
     from .rope import Rope as Rope
-    from .schedules import Frequencies as Frequencies
-    from .schedules import Schedule as Schedule
+    from .schedules import Frequencies as Frequencies, Schedule as Schedule
     from .tables import frequencies as frequencies
     from .verifying.examining import verify as verify
 

@@ -22,7 +22,7 @@ import signal
 import stat
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -31,6 +31,9 @@ from typing import Any, BinaryIO, Literal, Never
 from .errors import CheckpointError, ConfigError, DataError, StorageError
 
 LOG = logging.getLogger(__name__)
+
+Json = Mapping[str, object]
+"""A JSON object, such as a configuration or rope parameters; not to be changed."""
 
 # ---------------------------------------------------------------------------------------------------------
 # Reading

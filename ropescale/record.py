@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from . import __version__
 from .errors import CheckpointError, ConfigError
-from .files import read_json, sha256
+from .files import Json, read_json, sha256
 from .output.formatting import cut, stays_below, visible
 from .planning.plan import Plan
 from .rope import Rope
@@ -108,14 +108,14 @@ def read_record(folder: Path) -> Record | None:
         ) from None
 
 
-Entry = Mapping[str, object]
+Entry = Json
 """The entry of a written file; see :func:`ropescale.checkpoints.folders.entry_of`."""
 
 Listing = Mapping[str, Entry]
 """The entries of the written files, by name relative to the folder."""
 
 
-def with_files(record: Mapping[str, object], files: Listing) -> bytes:
+def with_files(record: Json, files: Listing) -> bytes:
     """Returns the record as JSON, with the list of written files, which ``force`` may replace later."""
     return as_json({**record, "files": files}, NAME)
 
@@ -132,7 +132,7 @@ def files_in(folder: Path) -> Listing | None:
     return files if all(isinstance(entry, Mapping) for entry in files.values()) else None
 
 
-def original_config(config: Mapping[str, object], folder: Path, on_top: bool = False) -> dict[str, object]:
+def original_config(config: Json, folder: Path, on_top: bool = False) -> dict[str, object]:
     """Returns the configuration that a schedule builds on: without ropescale's scaling unless ``on_top``.
 
     Returns the configuration unchanged if ``folder`` has no record.
@@ -141,7 +141,7 @@ def original_config(config: Mapping[str, object], folder: Path, on_top: bool = F
     return dict(config) if record is None else record.undo.apply(dict(config))
 
 
-def undo(new: Mapping[str, object], old: Mapping[str, object]) -> dict[str, object]:
+def undo(new: Json, old: Json) -> dict[str, object]:
     """Returns the changes from ``new`` back to ``old``: keys to set to their old value, and keys to remove."""
     return {
         "changed": {key: value for key, value in old.items() if key not in new or new[key] != value},
@@ -149,7 +149,7 @@ def undo(new: Mapping[str, object], old: Mapping[str, object]) -> dict[str, obje
     }
 
 
-def as_json(value: Mapping[str, object], name: str) -> bytes:
+def as_json(value: Json, name: str) -> bytes:
     """Encodes a value as the JSON of ropescale's files: UTF-8, indented, with a final newline.
 
     Args:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, TypedDict, TypeVar, Unpack, cast
 
 from .errors import ConfigError, RopescaleError, WayOut
+from .files import Json
 from .lengths import parse_length
 from .output.formatting import brief
 from .rope import Rope
@@ -85,7 +86,7 @@ class Request:
         return [name for name in RequestOptions.__annotations__ if getattr(self, name) != getattr(usual, name)]
 
 
-def made(kind: Callable[..., T], given: Mapping[str, object], **more: object) -> T:
+def made(kind: Callable[..., T], given: Json, **more: object) -> T:
     """Creates a dataclass; each of its fields gets the parameter of the same name, if there is one.
 
     Args:
@@ -96,7 +97,7 @@ def made(kind: Callable[..., T], given: Mapping[str, object], **more: object) ->
     return kind(**{**{name: given[name] for name in names if name in given}, **more})
 
 
-def options_in(given: Mapping[str, object], *without: str) -> RequestOptions:
+def options_in(given: Json, *without: str) -> RequestOptions:
     """Returns those of the given parameters that are options of a request, ``without`` some."""
     names = [name for name in RequestOptions.__annotations__ if name in given and name not in without]
     return cast(RequestOptions, {name: given[name] for name in names})

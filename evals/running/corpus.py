@@ -9,8 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from ...errors import DataError
-from ..data import chats
-from ..data import documents as data_documents
+from ..data import chats, documents as data_documents
 from ..data.chats import Given, Unread
 from ..data.cutting import Cutter, Limits, Source
 from ..data.documents import Document, Kind

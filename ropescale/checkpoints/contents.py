@@ -13,11 +13,10 @@ from ..engines import ENGINES
 from ..engines.advice import engine_warnings, export_of, patched
 from ..engines.base import needs_remote_code
 from ..errors import ConfigError, ScheduleError
-from ..files import local_path, read_bytes, read_json
+from ..files import Json, local_path, read_bytes, read_json
 from ..output.formatting import brief, cell, code_span, cut, sentence, uncommented
 from ..planning.plan import Plan
-from ..record import NAME as RECORD
-from ..record import as_json, make_record, original_config, read_record, undo
+from ..record import NAME as RECORD, as_json, make_record, original_config, read_record, undo
 from ..request import Request
 from .locating import read_config
 
@@ -243,7 +242,7 @@ def changes(source: Path, files: Mapping[str, bytes]) -> dict[str, str]:
     return {name: text for name, text in texts.items() if text}
 
 
-def diff(old: Mapping[str, object], new: Mapping[str, object], name: str = "config.json") -> str:
+def diff(old: Json, new: Json, name: str = "config.json") -> str:
     """Returns a unified diff of two JSON objects, limited to the keys that differ, with long lists on one line."""
     keys = {key for key in {**old, **new} if key not in old or key not in new or old[key] != new[key]}
     before, after = (
@@ -252,7 +251,7 @@ def diff(old: Mapping[str, object], new: Mapping[str, object], name: str = "conf
     return "".join(difflib.unified_diff(before, after, f"{name} (source)", f"{name} (patched)", n=1))
 
 
-def _readable(value: Mapping[str, object]) -> Iterator[str]:
+def _readable(value: Json) -> Iterator[str]:
     """Yields the lines of a JSON object, with sorted keys."""
     yield "{"
     for key, inner in sorted(value.items()):
@@ -276,5 +275,5 @@ def number(value: object) -> float | None:
     return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
-def optional_json(path: Path) -> Mapping[str, object]:
+def optional_json(path: Path) -> Json:
     return read_json(path) if path.exists() else {}

@@ -24,6 +24,7 @@ from typing import Never
 
 from ..errors import CheckpointError, ConfigError
 from ..files import (
+    Json,
     deferred,
     hidden_path,
     made_folder,
@@ -36,8 +37,7 @@ from ..files import (
     write_synced,
 )
 from ..output.formatting import argument, brief, cut, shell_word, stays_below
-from ..record import NAME as RECORD
-from ..record import Entry, Listing, files_in, with_files
+from ..record import NAME as RECORD, Entry, Listing, files_in, with_files
 from .backups import BACKUP
 
 LOG = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ def _raise(error: OSError) -> Never:
 
 
 def build_folder(
-    target: Path, fill_folder: Callable[[Path], dict[str, str]], record: Mapping[str, object], force: bool = False
+    target: Path, fill_folder: Callable[[Path], dict[str, str]], record: Json, force: bool = False
 ) -> dict[str, str]:
     """Builds a folder atomically: creates it under a hidden name, beside the target or in it if that is empty.
 
@@ -190,7 +190,7 @@ def _remove_aside(aside: Path, target: Path) -> None:
 
 def write_record(
     folder: Path,
-    record: Mapping[str, object],
+    record: Json,
     links: Mapping[str, str],
     is_listed: Callable[[Path], bool] = lambda name: True,
 ) -> None:

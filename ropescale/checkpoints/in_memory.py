@@ -13,7 +13,7 @@ from torch import nn
 
 from ..configs.configuration import Configuration
 from ..errors import CheckpointError, ConfigError, RopescaleError, ScheduleError
-from ..files import write_synced
+from ..files import Json, write_synced
 from ..models.patching import check_live, installed, why_held
 from ..models.rotary_modules import quiet_transformers, whole_config
 from ..output.formatting import first_line
@@ -154,7 +154,7 @@ _APART = frozenset([*_ROPE, *"transformers_version _name_or_path dtype torch_dty
 """Keys that belong to the schedule, or that are compared separately."""
 
 
-def _changed_since(config: dict[str, object], expected: Mapping[str, object], model: nn.Module) -> dict[str, object]:
+def _changed_since(config: dict[str, object], expected: Json, model: nn.Module) -> dict[str, object]:
     """Returns a ``config.json`` with the changes that were made to a model's configuration since loading.
 
     Returns ``config`` unchanged for a model with adapters, because its base's weights are links to the source's files.
@@ -171,7 +171,7 @@ def _changed_since(config: dict[str, object], expected: Mapping[str, object], mo
     return _overlaid(config, before, now) | _stated(config, model)
 
 
-def _overlaid(config: Mapping[str, object], before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, object]:
+def _overlaid(config: Json, before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, object]:
     gone = before.keys() - now.keys() - _APART  # removed keys, such as the quantization config of dequantized weights
     found = {key: value for key, value in config.items() if key not in gone}
     for key, value in now.items():
@@ -185,7 +185,7 @@ def _overlaid(config: Mapping[str, object], before: Mapping[str, Any], now: Mapp
     return found
 
 
-def _stated(config: Mapping[str, object], model: Any) -> dict[str, object]:
+def _stated(config: Json, model: Any) -> dict[str, object]:
     """Returns the keys of ``config`` that ``save_pretrained`` updates: the weights' dtype and the model's class."""
     now = {
         **dict.fromkeys(("dtype", "torch_dtype"), str(model.dtype).removeprefix("torch.")),
@@ -203,7 +203,7 @@ def _with_rope_of(now: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str
     return kept | {key: before[key] for key in _ROPE if key in before}
 
 
-def _parsed(model: nn.Module, config: Mapping[str, object]) -> PreTrainedConfig:
+def _parsed(model: nn.Module, config: Json) -> PreTrainedConfig:
     """Builds transformers' configuration object from the content of a ``config.json``."""
     with quiet_transformers():
         return type(whole_config(model)).from_dict(copy.deepcopy(dict(config)))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CheckpointError, ConfigError, DataError
+from ..files import Json
 from ..output.formatting import brief, cut, first_line
 from ..rope import LARGEST_HEAD
 from .folders import shards_of
@@ -29,7 +30,7 @@ def load_model(
     device: str | None = None,
     *,
     trust_remote_code: bool = False,
-    device_map: str | Mapping[str, object] | None = None,
+    device_map: str | Json | None = None,
     tensor_parallel: bool = False,
     attn_implementation: str | None = None,
 ) -> PreTrainedModel:
@@ -85,7 +86,7 @@ def load_model(
         raise refusal(f"{folder} does not load as a causal language model", error) from error
 
 
-def auto_class(config: Mapping[str, object]) -> Any:
+def auto_class(config: Json) -> Any:
     """Returns the auto class of transformers for a model: for causal language models, or for images and text.
 
     Raises:
@@ -258,7 +259,7 @@ def refusal(what: str, error: Exception) -> CheckpointError | ConfigError:
     return CheckpointError(f"{what}: {first_line(error)}")
 
 
-def remote_code(config: Mapping[str, object]) -> str | None:
+def remote_code(config: Json) -> str | None:
     """Returns the custom class that a configuration names, as ``file.Class``, or None."""
     listed = config.get("auto_map")
     if not isinstance(listed, Mapping):

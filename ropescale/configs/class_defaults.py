@@ -43,6 +43,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from ..errors import RopescaleError
+from ..files import Json
 
 LOWEST = "5.16"
 """The lowest supported version of transformers, as in pyproject.toml."""
@@ -181,7 +182,7 @@ def is_nested(parameters: object) -> bool:
     return bool(values) and all(value is None or isinstance(value, Mapping) for value in values)
 
 
-def tables_alone(parameters: Mapping[str, object]) -> Mapping[str, object]:
+def tables_alone(parameters: Json) -> Json:
     """Returns parameters per layer type without the extra ``rope_type`` of transformers before 5.17."""
     if not any(isinstance(value, Mapping) for value in parameters.values()):
         return parameters

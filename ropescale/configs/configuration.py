@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from ..errors import ConfigError
+from ..files import Json
 from ..output.formatting import brief
 from ..rope import Rope
 from . import class_defaults
@@ -57,14 +58,14 @@ class Configuration:
         unclear: why the section cannot be determined, or "".
     """
 
-    raw: Mapping[str, object]
+    raw: Json
     stated_length: int | None
-    section: Mapping[str, object]
+    section: Json
     path: Path = ()
     unclear: str = ""
 
     @classmethod
-    def read(cls, config: Mapping[str, object], original_length: int | None = None) -> Configuration:
+    def read(cls, config: Json, original_length: int | None = None) -> Configuration:
         """Reads a configuration; ``original_length`` is the trained length, if the user gave one."""
         path, unclear = find_section(config)
         found = at(config, path)
@@ -297,7 +298,7 @@ def _divided(rope: Rope) -> StatedLength | None:
     return StatedLength(max(2, round(rope.max_length / factor)), f"max_position_embeddings / factor {factor:g}")
 
 
-def read_rope(config: Mapping[str, object], original_length: int | None = None) -> dict[str, Rope]:
+def read_rope(config: Json, original_length: int | None = None) -> dict[str, Rope]:
     """Returns the rotary geometry per layer type of a configuration.
 
     Raises:
@@ -306,7 +307,7 @@ def read_rope(config: Mapping[str, object], original_length: int | None = None) 
     return Configuration.read(config, original_length).ropes
 
 
-def trained_in(config: Mapping[str, object]) -> int:
+def trained_in(config: Json) -> int:
     """Returns the context that a model was trained for: the served length if its vendor scaled it, else the original.
 
     The vendor's dynamic scaling is not of the training: it starts beyond the maximum.
@@ -434,7 +435,7 @@ def write_rope(configuration: Configuration, scaling: Scaling) -> dict[str, Any]
     return placed(copy.deepcopy(dict(configuration.raw)), configuration.path, section)
 
 
-def _write_v4(section: dict[str, object], merged: Mapping[str, Mapping[str, object]], text: Section) -> None:
+def _write_v4(section: dict[str, object], merged: Mapping[str, Json], text: Section) -> None:
     """Writes the parameters into the keys of transformers 4 if the model type has such keys, and removes stale keys.
 
     A key that the vendor's file states, but transformers does not read, follows the table that it describes.
@@ -467,7 +468,7 @@ def _has_v4(text: Section) -> bool:
     return text.v4.get("rope_scaling") in ([ALL_LAYERS], ["full_attention"])
 
 
-def _v4_scaling(text: Section, tables: Mapping[str, Mapping[str, object]]) -> Parameters | None:
+def _v4_scaling(text: Section, tables: Mapping[str, Json]) -> Parameters | None:
     """Returns the ``rope_scaling`` that is equivalent to rope parameters, or None for plain RoPE or without such a key.
 
     A class that came later (DeepSeek-V4) reads the key as well, and then builds all its tables from the older keys: it
@@ -493,7 +494,7 @@ def _v4_scaling(text: Section, tables: Mapping[str, Mapping[str, object]]) -> Pa
     return {**rest, "type": kind} if text.old.get("type") else rest  # a vendor's own code may read only the old name
 
 
-def _write_oddities(section: dict[str, object], merged: Mapping[str, Mapping[str, object]], text: Section) -> None:
+def _write_oddities(section: dict[str, object], merged: Mapping[str, Json], text: Section) -> None:
     """Writes further keys that transformers needs, or in which a model type states theta a second time."""
     is_null = "head_dim" in section or "head_dim" in text.defaults or text.family.null_head_dim_in_v4
     if is_null and text.get("head_dim") is None:  # transformers' rope functions fail on a null head_dim

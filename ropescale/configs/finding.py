@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeGuard
 
+from ..files import Json
 from . import class_defaults
 
 Path = tuple[str, ...]
@@ -88,7 +89,7 @@ class Lengths:
         return found | {"others": others, "tokenizer": self.tokenizer.tokens if self.tokenizer else None}
 
 
-def find_section(config: Mapping[str, object]) -> tuple[Path, str]:
+def find_section(config: Json) -> tuple[Path, str]:
     """Returns the path of the language model's section, and why it cannot be determined ("" if it can).
 
     A class of transformers reads the top level or ``text_config``. For other types, the one section that looks like a
@@ -109,7 +110,7 @@ def find_section(config: Mapping[str, object]) -> tuple[Path, str]:
     )
 
 
-def sections_in(config: Mapping[str, object], path: Path = ()) -> Iterator[Path]:
+def sections_in(config: Json, path: Path = ()) -> Iterator[Path]:
     """Yields the paths of the sections that look like a language model's configuration."""
     entry = class_defaults.load().get(str(config.get("model_type"))) or {"text": ""}
     if "text" not in entry or not any(names.isdisjoint(config) for names in _TEXT_KEYS):
@@ -124,7 +125,7 @@ def dotted(path: Path) -> str:
     return ".".join(path) or "the top level"
 
 
-def at(config: Mapping[str, object], path: Path) -> object:
+def at(config: Json, path: Path) -> object:
     """Returns what stands at a path, or None."""
     found: object = config
     for name in path:
@@ -132,7 +133,7 @@ def at(config: Mapping[str, object], path: Path) -> object:
     return found
 
 
-def placed(config: object, path: Path, section: Mapping[str, object]) -> dict[str, object]:
+def placed(config: object, path: Path, section: Json) -> dict[str, object]:
     """Returns a copy of a configuration with another section at a path."""
     if not path:
         return dict(section)
@@ -140,12 +141,12 @@ def placed(config: object, path: Path, section: Mapping[str, object]) -> dict[st
     return {**outer, path[0]: placed(outer.get(path[0]), path[1:], section)}
 
 
-def lengths_in(section: Mapping[str, object], keys: Sequence[str] = LENGTH_KEYS) -> list[StatedLength]:
+def lengths_in(section: Json, keys: Sequence[str] = LENGTH_KEYS) -> list[StatedLength]:
     """Returns the lengths that a section states, by default beside ``max_position_embeddings``."""
     return [StatedLength(value, name) for name in keys if is_length(value := section.get(name))]
 
 
-def originals_in(section: Mapping[str, object]) -> list[StatedLength]:
+def originals_in(section: Json) -> list[StatedLength]:
     """Returns the original lengths that other parts of a section state, such as ``dual_chunk_attention_config``."""
     parts = [(name, part) for name, part in section.items() if "rope" not in name and isinstance(part, Mapping)]
     return [StatedLength(value, f"{name}.{ORIGINAL}") for name, part in parts if is_length(value := part.get(ORIGINAL))]
@@ -163,7 +164,7 @@ _LAYERS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules
 """The keys that count MTP layers."""
 
 
-def draft_in(config: Mapping[str, object], section: Mapping[str, object]) -> str:
+def draft_in(config: Json, section: Json) -> str:
     """Returns what drafts, such as ``eagle3 head`` or ``1 MTP layer``; "" for a model without a draft.
 
     Args:

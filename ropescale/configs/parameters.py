@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 
 from ..errors import ConfigError
+from ..files import Json
 from ..output.formatting import brief, listed
 from . import class_defaults
 from .class_defaults import ALL_LAYERS, PARTIAL_NAMES, THETA_NAMES
@@ -66,7 +67,7 @@ def _layer_types(section: Section) -> list[str]:
     return used or rotating  # DeepSeek-V4's tables have other names than its layer types
 
 
-def _filled(section: Section, key: str, given: Mapping[str, object]) -> Parameters:
+def _filled(section: Section, key: str, given: Json) -> Parameters:
     """Completes parameters as transformers does, from top-level keys and then from the class's defaults.
 
     Args:
@@ -97,7 +98,7 @@ def _filled(section: Section, key: str, given: Mapping[str, object]) -> Paramete
     return parameters
 
 
-def _refuse_null(section: Section, stated: Mapping[str, object], filled: Mapping[str, object]) -> None:
+def _refuse_null(section: Section, stated: Json, filled: Json) -> None:
     """Raises an error for a null in rope parameters with which transformers would calculate.
 
     Args:
@@ -115,7 +116,7 @@ def _refuse_null(section: Section, stated: Mapping[str, object], filled: Mapping
         raise ConfigError(f"{null} is null in the rope parameters, and transformers stops on it; give its value")
 
 
-def _default_partial(section: Section, filled: Mapping[str, object]) -> object:
+def _default_partial(section: Section, filled: Json) -> object:
     """Returns the partial factor that follows from another field, or that the class fills in."""
     of_slice = section.defaults.get("partial_of_slice") and "partial_rotary_factor" in filled
     for name in (section.family.rotary_dim, "qk_rope_head_dim" if of_slice else ""):
@@ -147,7 +148,7 @@ def _ignores_partial(section: Section, kind: object, stated: object) -> bool:
     return True
 
 
-def _refuse_disagreement(section: Section, key: str, new: Mapping[str, object], whole: bool) -> None:
+def _refuse_disagreement(section: Section, key: str, new: Json, whole: bool) -> None:
     """Raises an error if the keys of transformers 4 and 5 disagree, because transformers 5 would use the older ones.
 
     Args:
@@ -170,7 +171,7 @@ def _refuse_disagreement(section: Section, key: str, new: Mapping[str, object], 
             )
 
 
-def _present(parameters: Mapping[str, object]) -> Parameters:
+def _present(parameters: Json) -> Parameters:
     return {key: value for key, value in normalised(parameters).items() if value is not None}
 
 
@@ -237,7 +238,7 @@ def ignored_flat(model_type: str, kinds: Iterable[str]) -> str:
     )
 
 
-def check_parameters_beside(section: Section, key: str, parameters: Mapping[str, object]) -> None:
+def check_parameters_beside(section: Section, key: str, parameters: Json) -> None:
     """Raises an error if theta or the partial factor has two values, because transformers would silently use one."""
     for name, names in (
         ("rope_theta", class_defaults.THETA_NAMES),

@@ -10,6 +10,7 @@ from itertools import chain
 from typing import TypeGuard, cast
 
 from ..errors import ConfigError
+from ..files import Json
 from ..output.formatting import brief
 from . import class_defaults
 from .class_defaults import Entry
@@ -31,7 +32,7 @@ class Section:
         ignored: the stated keys and values that the model type's code ignores; filled while the parameters are read.
     """
 
-    stated: Mapping[str, object]
+    stated: Json
     ignored: Parameters = field(default_factory=dict, compare=False)
 
     @cached_property
@@ -62,16 +63,16 @@ class Section:
         return bool(self.defaults)
 
     @cached_property
-    def new(self) -> Mapping[str, object]:
+    def new(self) -> Json:
         """The configuration's ``rope_parameters``, without a ``rope_type`` next to tables per layer type."""
         return class_defaults.tables_alone(self._object("rope_parameters"))
 
     @cached_property
-    def old(self) -> Mapping[str, object]:
+    def old(self) -> Json:
         """The configuration's ``rope_scaling``, unchanged."""
         return self._object("rope_scaling")
 
-    def _object(self, name: str) -> Mapping[str, object]:
+    def _object(self, name: str) -> Json:
         value = self.stated.get(name)
         if value is not None and not isinstance(value, Mapping):
             raise ConfigError(f"{name} must be an object of keys and values, not {brief(value)}")
@@ -83,7 +84,7 @@ class Section:
         return self.defaults.get("v4", class_defaults.V4)
 
     @property
-    def default_parameters(self) -> Mapping[str, object]:
+    def default_parameters(self) -> Json:
         """The class's default rope parameters."""
         return self.defaults.get("rope_parameters") or {}
 
@@ -123,19 +124,19 @@ class Section:
         stated = (self.stated.get(name) for name in ([own, *ours] if own_wins else [*ours, own]))
         return next((value for value in stated if value is not None), self.defaults.get(field))
 
-    def default(self, key: str) -> Mapping[str, object]:
+    def default(self, key: str) -> Json:
         """Returns the class's default rope parameters for a layer type."""
         parameters = self.default_parameters.get(key) if self.per_type else self.default_parameters
         return parameters if isinstance(parameters, Mapping) else {}
 
-    def way(self, given: Mapping[str, object]) -> str:
+    def way(self, given: Json) -> str:
         """Returns the form in which the file states these parameters, as a key of ``beside`` in the class defaults."""
         if not given:
             return "nothing"
         where = "rope_scaling" if self.old else "flat" if self.per_type and not self.is_nested else "rope_parameters"
         return where if normalised(given)["rope_type"] == "default" else f"{where} scaled"
 
-    def fills(self, key: str, way: str) -> Mapping[str, object]:
+    def fills(self, key: str, way: str) -> Json:
         """Returns the values that the class fills in for a layer type, given the form from :meth:`way`."""
         default, theta = self.default(key), self.defaults.get("default_theta")
         theta = theta.get(key) if isinstance(theta, Mapping) else theta
@@ -158,7 +159,7 @@ class Section:
         """Returns the layer types whose theta a top-level key states, if the class does not read this key."""
         return [] if name in self.v4 or not self.is_known else class_defaults.THETA_OF[name]
 
-    def head_dim(self, key: str, parameters: Mapping[str, object]) -> int:
+    def head_dim(self, key: str, parameters: Json) -> int:
         """Returns the dimension of a head: the stated value, the class's default, or hidden_size / num_attention_heads.
 
         For latent attention, returns the dimension of the slice that rotates.
@@ -214,7 +215,7 @@ class Section:
         return ConfigError(f"{what} lacks {', '.join(names)}; add {advice}", *(["original_length"] if is_alone else []))
 
 
-def normalised(parameters: Mapping[str, object]) -> Parameters:
+def normalised(parameters: Json) -> Parameters:
     """Returns a copy of rope parameters with ``rope_type`` first, and with the current name of an old type or key.
 
     Raises:
@@ -305,7 +306,7 @@ def share(value: object, kind: object) -> float:
     return part
 
 
-def check_parameters(parameters: Mapping[str, object]) -> None:
+def check_parameters(parameters: Json) -> None:
     """Checks that the values of a scaling are numbers, and that its per-pair factors are lists of numbers.
 
     Raises:

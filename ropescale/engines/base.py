@@ -12,6 +12,7 @@ from ..configs import class_defaults
 from ..configs.class_defaults import ALL_LAYERS, PARTIAL_NAMES, THETA_NAMES
 from ..configs.configuration import Configuration
 from ..configs.finding import placed
+from ..files import Json
 from ..output.formatting import fenced, shell_word, visible
 from ..planning.plan import Plan
 from ..rope import Rope
@@ -50,7 +51,7 @@ class Layers:
         return self.parameters.get("factor", 1.0)
 
     @property
-    def section(self) -> Mapping[str, object]:
+    def section(self) -> Json:
         """The language model's part of the configuration."""
         return self.configuration.section
 
@@ -301,7 +302,7 @@ def option(name: str, told: object) -> list[str]:
     return [name, json.dumps(told)] if told else []
 
 
-def needs_remote_code(config: Mapping[str, object]) -> bool:
+def needs_remote_code(config: Json) -> bool:
     """Whether a model runs with the checkpoint's own code, because transformers has none for its type."""
     return bool(config.get("auto_map")) and str(config.get("model_type")) not in class_defaults.load()
 
@@ -376,11 +377,11 @@ class Serving:
         stored = self.stored.section
         return {key: value for key, value in self.wanted.section.items() if key not in stored or stored[key] != value}
 
-    def spelled(self, own_keys: Callable[[Layers], Mapping[str, object]]) -> Serving:
+    def spelled(self, own_keys: Callable[[Layers], Json]) -> Serving:
         """Returns a copy with an engine's own rope parameters for each kind of layer."""
         return replace(self, layers=tuple(replace(layers, parameters=own_keys(layers)) for layers in self.layers))
 
-    def snippet(self, changed: Mapping[str, object]) -> Command:
+    def snippet(self, changed: Json) -> Command:
         """Returns Python code that loads the model in transformers, with changes to the language model's part."""
         revision = self.source.revision
         given = repr(self.model) if revision is None else f"{self.model!r}, revision={revision!r}"
@@ -402,7 +403,7 @@ class Serving:
         kinds = {layers.kind for layers in self.layers}
         return self.wanted.max_length if len(kinds) == 1 and kinds <= {*multiplied} else self.length
 
-    def overrides(self, positions: int) -> Mapping[str, object]:
+    def overrides(self, positions: int) -> Json:
         """Returns the changes to the stored configuration, as an object that an engine merges into the configuration.
 
         Args:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from ..errors import ConfigError, ScheduleError, WayOut
+from ..files import Json
 from ..planning.layers import of_scale
 from ..planning.plan import Plan
 from ..rope import Rope
@@ -58,7 +59,7 @@ class Goal:
     schedule: Schedule
     rope: Rope
     table: Frequencies
-    parameters: Mapping[str, object]
+    parameters: Json
     length: int
 
     def number(self, name: str, default: float) -> float:
@@ -109,7 +110,7 @@ def find_route(model: GgufModel, goal: Goal) -> Route:
     return replace(route, keys={**route.keys, "rope.scaling.attn_factor": Value("FLOAT32", scale / own)})
 
 
-def refusal(architecture: str, keys: Keys, parameters: Mapping[str, object], rope: Rope, length: int) -> str | None:
+def refusal(architecture: str, keys: Keys, parameters: Json, rope: Rope, length: int) -> str | None:
     """Returns why a schedule is rejected for all files of an architecture, or None if it may be accepted.
 
     Args:

@@ -15,7 +15,7 @@ from ..configs.finding import Lengths, StatedLength
 from ..configs.section import LARGEST
 from ..engines.transformers4 import is_met
 from ..errors import ScheduleError
-from ..files import read_json
+from ..files import Json, read_json
 from ..output.formatting import brief, names_of
 from ..planning.layers import window_of
 from ..planning.plan import Plan, check_taken, is_as_is, make_plan, refuse_unused, share_of
@@ -224,7 +224,7 @@ def _inspected(model: object, opened: Opened | None, request: Request) -> Inspec
     return Inspection(name, now.model_type, geometries, tuple(warnings), (), lengths, _used(plan, geometries))
 
 
-def _read(config: Mapping[str, object], request: Request) -> Configuration:
+def _read(config: Json, request: Request) -> Configuration:
     return Configuration.read(config, request.original_length)
 
 
@@ -275,7 +275,7 @@ def _geometries(
     return tuple(geometries)
 
 
-Files = Mapping[str, Mapping[str, object]]
+Files = Mapping[str, Json]
 """Parsed files of a checkpoint by name."""
 
 
@@ -348,7 +348,7 @@ def _limit_traps(configuration: Configuration, files: Files) -> Iterator[str]:
         yield f"sliding_window is {window}: layers with sliding attention never attend further back"
 
 
-def _read_files(folder: Path) -> dict[str, Mapping[str, object]]:
+def _read_files(folder: Path) -> dict[str, Json]:
     """Reads the existing files next to ``config.json`` that :func:`traps` checks.
 
     Raises:

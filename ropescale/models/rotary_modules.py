@@ -18,6 +18,7 @@ from torch import nn
 
 from ..configs.class_defaults import ALL_LAYERS
 from ..errors import ConfigError, RopescaleError, RunError
+from ..files import Json
 from ..output.formatting import first_line
 from ..schedules import Frequencies
 
@@ -256,7 +257,7 @@ class ModuleState:
     """The tables of a rotary module, its plain attributes, and ropescale's additions."""
 
     buffers: Mapping[str, torch.Tensor | None]
-    plain: Mapping[str, object]
+    plain: Json
 
     @classmethod
     def of(cls, module: nn.Module) -> ModuleState:
@@ -304,7 +305,7 @@ class LengthHook:
     def __init__(self, tables: Mapping[str, Tables]) -> None:
         self.tables = dict(tables)
 
-    def __call__(self, module: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
+    def __call__(self, module: nn.Module, args: tuple[object, ...], kwargs: Json) -> None:
         positions = kwargs.get("position_ids", args[1] if len(args) > 1 else None)
         if not isinstance(positions, torch.Tensor):
             raise RopescaleError(f"{type(module).__name__} was called without position_ids, which its tables depend on")

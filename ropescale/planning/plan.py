@@ -13,6 +13,7 @@ from ..configs.class_defaults import ALL_LAYERS
 from ..configs.configuration import Configuration, Scaling, read_rope, write_rope
 from ..configs.finding import StatedLength, dotted, sections_in
 from ..errors import ConfigError, RopescaleError, ScheduleError, WayOut
+from ..files import Json
 from ..output.formatting import brief, listed, size
 from ..request import Request, advised, frozen, others
 from ..rope import Rope
@@ -105,9 +106,7 @@ class Plan:
         return f"{label} on {beneath}" if beneath else label
 
 
-def make_plan(
-    config: Mapping[str, object], request: Request, suits: Callable[[Plan], bool] = lambda plan: True
-) -> Plan:
+def make_plan(config: Json, request: Request, suits: Callable[[Plan], bool] = lambda plan: True) -> Plan:
     """Plans a schedule for a configuration.
 
     Args:
@@ -136,7 +135,7 @@ def make_plan(
     return replace(plan, unsavable=plan.unsavable and advised(plan.unsavable, request, works))
 
 
-def attempt(config: Mapping[str, object], request: Request) -> Plan | None:
+def attempt(config: Json, request: Request) -> Plan | None:
     """Returns the plan of a schedule that can be saved, or None if the request is refused or changes nothing."""
     try:
         plan = _planned(config, request)
@@ -147,7 +146,7 @@ def attempt(config: Mapping[str, object], request: Request) -> Plan | None:
     return plan if changes and plan.unsavable is None else None
 
 
-def _planned(config: Mapping[str, object], request: Request) -> Plan:
+def _planned(config: Json, request: Request) -> Plan:
     """Plans a schedule; the ways out in an error are not tried yet."""
     original = Configuration.read(config, request.original_length)
     chosen = choose(request.spec, original, request.layers)
@@ -239,7 +238,7 @@ def _fits(length: StatedLength, factor: object, target: int) -> bool:
     return isinstance(factor, (int, float)) and abs(factor * length.tokens - target) < 1
 
 
-def plan_of_own(config: Mapping[str, object]) -> Plan:
+def plan_of_own(config: Json) -> Plan:
     """Plans a configuration's own tables, to restore them in a model with other tables.
 
     Raises:

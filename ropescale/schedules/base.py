@@ -10,12 +10,13 @@ import dataclasses
 import difflib
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Protocol, Self, TypeVar, cast, runtime_checkable
 
 from ..errors import ScheduleError
+from ..files import Json
 from ..output.formatting import brief, cut
 from ..rope import Rope
 from .fields import check_value, parameters, plain
@@ -98,7 +99,7 @@ class BuiltIn:
         """
         raise TypeError(f"{type(self).__name__} does not define __call__")
 
-    def rope_parameters(self, rope: Rope) -> Mapping[str, object] | None:
+    def rope_parameters(self, rope: Rope) -> Json | None:
         """Returns the schedule as transformers' rope parameters (``rope_type`` first); None if it has no such form.
 
         Keys that describe the geometry, such as ``mrope_section``, are not included, except the
@@ -122,7 +123,7 @@ class OtherTheta(BuiltIn):
         theta = self.theta(rope)
         return Frequencies(rope.inv_freq() if theta is None else with_theta(rope, theta), rope.table_scale)
 
-    def rope_parameters(self, rope: Rope) -> Mapping[str, object] | None:
+    def rope_parameters(self, rope: Rope) -> Json | None:
         return plain_form(rope, theta=self.theta(rope))
 
 
@@ -162,7 +163,7 @@ def lookup(name: str) -> type[BuiltIn]:
     raise ScheduleError(f"no schedule named {brief(name)}; {advice}")
 
 
-def build(cls: type, fields: Mapping[str, object]) -> Schedule:
+def build(cls: type, fields: Json) -> Schedule:
     """Creates an instance of a schedule class; errors name the field.
 
     Raises:
@@ -231,7 +232,7 @@ def with_theta(rope: Rope, theta: float) -> list[float]:
     return [f * r for f, r in zip(rope.table, ratio)]
 
 
-def plain_form(rope: Rope, *, factor: float = 1.0, theta: float | None = None) -> Mapping[str, object] | None:
+def plain_form(rope: Rope, *, factor: float = 1.0, theta: float | None = None) -> Json | None:
     """Returns rope parameters for theta's series divided by ``factor``, or None if ``rope`` has a table.
 
     If only some pairs rotate, the rope type is ``proportional``, with a ``partial_rotary_factor``.

@@ -8,9 +8,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
+from ..files import Json
 from ..rope import Rope
 from .base import BuiltIn, Frequencies, above, at_least, register
 
@@ -43,7 +43,7 @@ class NtkByParts(BuiltIn):
     def __call__(self, rope: Rope, length: int) -> Frequencies:
         return Frequencies(blend_by_turns(rope, self.factor, self.beta_slow, self.beta_fast), rope.table_scale)
 
-    def rope_parameters(self, rope: Rope) -> Mapping[str, object] | None:
+    def rope_parameters(self, rope: Rope) -> Json | None:
         return llama3_form(rope, self.factor, self.beta_slow, self.beta_fast)
 
 
@@ -64,7 +64,7 @@ def blend_by_turns(rope: Rope, factor: float, low: float, high: float) -> list[f
     return blended
 
 
-def llama3_form(rope: Rope, factor: float, low: float, high: float) -> Mapping[str, object] | None:
+def llama3_form(rope: Rope, factor: float, low: float, high: float) -> Json | None:
     """Returns the blend as transformers' ``llama3`` parameters, or None if a pair does not follow theta's series."""
     if not rope.is_plain:
         return None
@@ -126,7 +126,7 @@ class Yarn(BuiltIn):
             return temperature(self.factor, self.mscale) / temperature(self.factor, self.mscale_all_dim)
         return temperature(self.factor)
 
-    def rope_parameters(self, rope: Rope) -> Mapping[str, object] | None:
+    def rope_parameters(self, rope: Rope) -> Json | None:
         nested_truncate_is_ignored = rope.layer_type is not None and not self.truncate
         if self.extrapolation_factor != 1 or nested_truncate_is_ignored or not rope.is_plain:
             return None

@@ -22,7 +22,7 @@ from inspect import isroutine
 from typing import TypeGuard, cast
 
 from ..errors import ConfigError, ScheduleError
-from ..files import local_path, sha256
+from ..files import Json, local_path, sha256
 from ..output.formatting import brief, listed
 from ..rope import Rope
 from .base import BuiltIn, Schedule, build, label_of, lookup, suggest
@@ -46,7 +46,7 @@ class Spec:
     """
 
     make: type | Schedule
-    fields: Mapping[str, object] = field(default_factory=dict)
+    fields: Json = field(default_factory=dict)
     named: str = ""
     file: str = field(default="", compare=False)
 
@@ -123,7 +123,7 @@ class Spec:
             self.make, {key: value.build() if isinstance(value, Spec) else value for key, value in self.fields.items()}
         )
 
-    def _with(self, given: Mapping[str, object], read: Callable[..., object]) -> Spec:
+    def _with(self, given: Json, read: Callable[..., object]) -> Spec:
         if not given:
             return self
         known = parameters(self.make)
@@ -279,7 +279,7 @@ def _from_json_file(name: str) -> ParsedSpec:
         raise ScheduleError(f"{name} refers to itself; give numbers, or a name") from None
 
 
-def _from_mapping(given: Mapping[str, object]) -> ParsedSpec:
+def _from_mapping(given: Json) -> ParsedSpec:
     given = {key: value for key, value in given.items() if key != PROVENANCE}
     for value in given.values():
         if isinstance(value, str) and "::" in value:

@@ -7,7 +7,7 @@ the weights, and compares cached decoding with full forward passes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -26,6 +26,7 @@ from ..configs.configuration import MAXIMUM_STAYS, ONLY_V5_KEYS, Configuration, 
 from ..configs.section import LARGEST
 from ..engines.transformers4 import is_met
 from ..errors import ConfigError, DataError, RopescaleError, VerificationError
+from ..files import Json
 from ..lengths import parse_length
 from ..models.patching import configuration_before, installed
 from ..models.rotary_modules import (
@@ -160,9 +161,7 @@ def examine(
     return report
 
 
-def _wanted(
-    config: Mapping[str, object], schedule: object, like: str | Path | None, length: int | None = None
-) -> Intended | None:
+def _wanted(config: Json, schedule: object, like: str | Path | None, length: int | None = None) -> Intended | None:
     """Returns the frequencies that the user asks for; None if the user asks for none.
 
     Args:
@@ -187,7 +186,7 @@ def _wanted(
     return planned(plan, length or plan.length)
 
 
-def _refuse(options: Mapping[str, object], why: str) -> None:
+def _refuse(options: Json, why: str) -> None:
     """Raises an error for an option that would have no effect."""
     for name in (name for name, value in options.items() if value):
         raise DataError(f"{name} {why}", name, "generate")
@@ -402,7 +401,7 @@ def examine_folder(
 
 
 def _stock_modules(
-    folder: Path, trusted: bool, config: Mapping[str, object], report: Verification
+    folder: Path, trusted: bool, config: Json, report: Verification
 ) -> tuple[nn.Module, list[tuple[str, nn.Module]]]:
     """Builds the model without weights, but with real rotary modules; returns no modules if this fails."""
     from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedConfig

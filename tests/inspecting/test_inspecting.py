@@ -6,8 +6,7 @@ import json
 import math
 
 import pytest
-from configurations import CONFIG as LLAMA
-from configurations import GEMMA3, in_v5, write_checkpoint
+from configurations import CONFIG as LLAMA, GEMMA3, in_v5, write_checkpoint
 from refusing import one_error
 
 from ropescale import Frequencies, Rope, patch_checkpoint

@@ -6,8 +6,7 @@ import json
 from functools import partial
 
 import pytest
-from configurations import CONFIG as LLAMA
-from configurations import GEMMA3, write_checkpoint
+from configurations import CONFIG as LLAMA, GEMMA3, write_checkpoint
 from refusing import one_error
 
 import ropescale

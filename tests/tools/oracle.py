@@ -30,8 +30,7 @@ from safetensors.numpy import load_file
 sys.path.append(str(Path(__file__).resolve().parent.parent / "helpers"))
 
 import ropescale
-from ropescale.cli.main import group
-from ropescale.cli.main import main as command_line
+from ropescale.cli.main import group, main as command_line
 
 ENGINES = ("vllm", "sglang", "llama.cpp", "mlx-lm", "transformers5", "transformers4")
 SCHEDULES = (

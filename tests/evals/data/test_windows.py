@@ -3,8 +3,7 @@
 import math
 
 import pytest
-from hypothesis import assume, given
-from hypothesis import strategies as st
+from hypothesis import assume, given, strategies as st
 
 from ropescale.errors import DataError
 from ropescale.evals.data.windows import Window, check_lengths, check_stride, position_bins, prefix, sliding

@@ -6,8 +6,7 @@ import pytest
 from tiny import VOCABULARY, documents, llama, naive_nll, uniform_llama
 
 from ropescale.evals import Recommendation, Result, perplexity, recommend, search
-from ropescale.evals.metrics.verdicts import guessing as said
-from ropescale.evals.metrics.verdicts import worse_than_a_guess
+from ropescale.evals.metrics.verdicts import guessing as said, worse_than_a_guess
 from ropescale.evals.reporting.runs import load
 
 LENGTHS = [32, 64, 128]

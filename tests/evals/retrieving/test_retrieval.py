@@ -14,8 +14,7 @@ import pytest
 import tiny_models
 import torch
 from crashing import lasting, raising
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from lookup import SURE, lookup_llama
 from tiny import byte_tokenizer, llama, markov_llama, naive_nll
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers

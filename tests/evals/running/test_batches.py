@@ -3,8 +3,7 @@
 from collections import Counter
 
 import numpy as np
-from hypothesis import assume, given
-from hypothesis import strategies as st
+from hypothesis import assume, given, strategies as st
 
 from ropescale.evals.scoring.batches import assembled, plan_pass
 

@@ -6,8 +6,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, assume, given, settings, strategies as st
 from tiny import contexts, documents, prefix_mean_llama, prefix_mean_nll
 
 from ropescale.evals import perplexity

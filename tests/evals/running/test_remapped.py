@@ -7,8 +7,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 import torch
-from tiny import documents, llama
-from tiny import naive_nll as losses_of
+from tiny import documents, llama, naive_nll as losses_of
 from tiny_models import build
 from transformers import AttentionInterface, AttentionMaskInterface
 
