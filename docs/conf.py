@@ -8,7 +8,8 @@ project = "ropescale"
 author = "The ropescale authors"
 copyright = author
 version = release = ropescale.__version__
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
+copybutton_prompt_text = "$ "  # of a console the commands alone are copied
 exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = f"ropescale {release}"

@@ -21,7 +21,7 @@ import torch
 from gguf_models import write_gguf
 from readme_blocks import FENCED, blocks_in, blocks_of, furnish, run_python, run_shell
 from training_parts import pack
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Trainer, TrainingArguments
+from transformers import AutoModelForCausalLM, AutoTokenizer, Gemma3TextConfig, LlamaConfig, Trainer, TrainingArguments
 
 from ropescale import TrainingCallback
 from ropescale.cli.main import COMMANDS, group, main
@@ -123,6 +123,7 @@ def options_of(name: str) -> set[str]:
 # --- the pages ---
 
 NOT_RUN = {
+    "index": {"pip install": "installs libraries"},
     "engines": {"make engines": "installs engines of some GB"},
     "intervals": {"intervals.py documents": "takes minutes", "intervals.py windows": "takes minutes"},
     "measuring": {"against_truncation.py": "takes minutes"},
@@ -178,10 +179,10 @@ def a_patched_folder() -> None:
     assert main(["patch", "CKPT", "-o", "CKPT-2k", "--schedule", "yarn", "--target-length", "2k"]) == 0
 
 
-def texts_in_a_folder() -> None:
+def texts_in_a_folder(size: int = 1100) -> None:
     Path("texts").mkdir()
     for number, text in enumerate(texts()):
-        (Path("texts") / f"{number}.txt").write_text(text[:1100], encoding="utf-8")
+        (Path("texts") / f"{number}.txt").write_text(text[:size], encoding="utf-8")
 
 
 def a_run() -> None:
@@ -210,6 +211,16 @@ def models_of_a_reader() -> None:
     tokenizer.save_pretrained("CHAT")
     turns = [{"role": role, "content": texts()[0][:200]} for role in ("user", "assistant") * 2]
     Path("chats.jsonl").write_text(f"{json.dumps({'messages': turns})}\n", encoding="utf-8")
+
+
+def models_to_compare() -> None:
+    """Two models, one with a table per layer type, and texts."""
+    texts_in_a_folder(2200)
+    shutil.copytree("CKPT", "TUNED")
+    rotary = {kind: {"rope_type": "default", "rope_theta": 1e4} for kind in ("full_attention", "sliding_attention")}
+    shape = {"num_attention_heads": 1, "num_key_value_heads": 1, "layer_types": list(rotary), "sliding_window": 64}
+    lengths = {"vocab_size": 257, "max_position_embeddings": 256, "rope_parameters": rotary}
+    Gemma3TextConfig(**shape, **lengths, num_hidden_layers=2, hidden_size=32, head_dim=32).save_pretrained("GEMMA")
 
 
 def a_trainer() -> Names:
@@ -262,13 +273,31 @@ RUN = {
     "qwen": Guide(
         dict,
         ("Qwen3-8B-128k/ropescale.json", "Qwen3.5-9B-1m/ropescale.json", "COST/results.json", "FOUND/results.json"),
-        ("32,768 tokens", "live: yes (all: yarn:factor=4, at 1,048,576 tokens)", "mlx_lm.server --model Qwen3.5-9B-1m"),
+        (
+            "32,768 tokens",
+            "vllm serve Qwen3-8B-128k",
+            "live: yes (all: yarn:factor=4, at 1,048,576 tokens)",
+            "mlx_lm.server --model Qwen3.5-9B-1m",
+        ),
     ),
     "recipes": Guide(
         models_of_a_reader,
-        ("Qwen3-8B-128k/ropescale.json", "half.png", "CKPT-half/ropescale.json", "lost.html", "CHATS/results.json"),
-        ("vllm serve Qwen3-8B-128k", "| yarn:factor=16"),
+        ("lost.html", "CHATS/results.json"),
+        ("| yarn:factor=16",),
     ),
+    "own-schedules": Guide(
+        models_to_compare,
+        (
+            "by_length.png",
+            "CKPT-frozen/ropescale.json",
+            "CKPT-RUN/REPORT.md",
+            "TUNED-RUN/REPORT.md",
+            "paper.pdf",
+            "paper.tex",
+        ),
+        ("live: yes (full_attention: ByLayer:window=2; sliding_attention: ByLayer:window=2", "| ByLength"),
+    ),
+    "index": Guide(lambda: texts_in_a_folder(2200), ("RUN/REPORT.md",), ("live: yes", "vllm serve CKPT-2k")),
     "python": Guide(a_run, ("yarn.png",), ("<Patch yarn:factor=8, to 2,048 tokens>",)),
     "saving": Guide(dict, ("OUT/ropescale.json", "ADAPTER/base/ropescale.json")),
     "training": Guide(a_trainer, ("OUT/ropescale.json",), ()),
