@@ -18,6 +18,15 @@ UNCHANGED = specs.parse(AS_IS)
 """The schedule of the unchanged model."""
 
 
+def label(schedule: object) -> str:
+    """Returns a schedule's spec on one line with the given fields, such as ``yarn:factor=8``.
+
+    Raises:
+        ScheduleError: a spec cannot be read.
+    """
+    return spelled_out(specs.parse(schedule))
+
+
 @dataclass(frozen=True)
 class Schedules:
     """The schedules of a run in addition to ``as-is``, and their patching options.

@@ -13,7 +13,6 @@ from ...models import patching
 from ...models.rotary_modules import text_config, unwrapped, whole_config
 from ...planning.plan import Plan, plan_of_own
 from ...request import Request
-from ...schedules import specs
 from ...schedules.specs import ParsedSpec, Spec, spelled_out
 from . import fingerprints
 from .schedules import UNCHANGED
@@ -113,15 +112,6 @@ def as_trained(model: nn.Module) -> Variant:
     before = patching.configuration_before(model)
     is_scaled = before != whole_config(model).to_dict()
     return Variant(model, plan=plan_of_own(before) if is_scaled else None)
-
-
-def label(schedule: object) -> str:
-    """Returns a schedule's spec on one line with the given fields, such as ``yarn:factor=8``.
-
-    Raises:
-        ScheduleError: a spec cannot be read.
-    """
-    return spelled_out(specs.parse(schedule))
 
 
 def trained_length(model: nn.Module) -> int | None:

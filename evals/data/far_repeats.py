@@ -27,15 +27,24 @@ def last_seen(ids: Sequence[int], order: int = ORDER) -> np.ndarray:
     distances = np.zeros(len(ids), np.int64)
     if len(ids) < order:
         return distances
-    names = gram = np.unique(np.asarray(ids, dtype=np.int64), return_inverse=True)[1].astype(np.int64)
+    names = gram = _numbered(np.asarray(ids, dtype=np.int64))
+    known = most = int(names.max()) + 1
     for later in range(1, order):  # gives each n-gram a number, by its start; equal n-grams get the same number
-        pairs = gram[:-1] * (int(names.max()) + 1) + names[later:]
-        gram = np.unique(pairs, return_inverse=True)[1].astype(np.int64)
+        if most > 2**62 // known:
+            gram = _numbered(gram)
+            most = int(gram.max()) + 1
+        gram = gram[:-1] * known + names[later:]
+        most *= known
     by_gram = np.argsort(gram, kind="stable")  # equal n-grams are adjacent, in the order of the text
     same = gram[by_gram[1:]] == gram[by_gram[:-1]]
     later, earlier = by_gram[1:][same], by_gram[:-1][same]
     distances[later + order - 1] = later - earlier
     return distances
+
+
+def _numbered(values: np.ndarray) -> np.ndarray:
+    """Returns the number of each value among the different ones, int64."""
+    return np.unique(values, return_inverse=True)[1].astype(np.int64)
 
 
 def far_repeats(ids: Sequence[int], distance: int) -> np.ndarray:

@@ -320,6 +320,11 @@ class Stored(Measured):
 
 def sums_of(values: Iterable[np.ndarray]) -> Totals:
     """Returns, per window, the fp64 sum and the number of the values that are not NaN."""
+    values = list(values)
+    if len(values) > 1 and len(set(map(len, values))) == 1:  # at once, for many short windows
+        rows = np.concatenate(values).reshape(len(values), -1)
+        if not np.isnan(rows).any():
+            return Totals(rows.sum(axis=1, dtype=np.float64).tolist(), [rows.shape[1]] * len(rows))
     known = [value[~np.isnan(value)] for value in values]
     return Totals([float(each.sum(dtype=np.float64)) for each in known], list(map(len, known)))
 

@@ -17,8 +17,7 @@ from ...errors import DataError
 from ...schedules.specs import parse, repeated
 from ..backends import fingerprints
 from ..backends.base import Backend
-from ..backends.schedules import Schedules
-from ..backends.variants import label
+from ..backends.schedules import Schedules, label
 from ..data.windows import windows_by_document
 from ..facts import AS_IS, positions_of
 from ..metrics.stored import part_of

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.nn.attention.bias import causal_lower_right
 
 QUERIES = 512
 """The least number of queries in a block, enough for the full speed of a kernel."""
@@ -77,6 +76,8 @@ def _attention(
     queries, keys = query.shape[2], key.shape[2]
     window = mask.shape[-1] or keys
     if window >= keys and query.device.type != "cpu":
+        from torch.nn.attention.bias import causal_lower_right  # late: it imports torch's compiler
+
         fused = causal_lower_right(queries, keys)
         return stock(module, query, key, value, fused, **named)
     step = max(QUERIES, window if window < keys else 0)

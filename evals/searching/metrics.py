@@ -14,12 +14,13 @@ from ...output.plotting import COLOURS, in_style
 from ..facts import TRUNCATION
 from ..metrics.cells import percent
 from ..statistics.intervals import Estimate
-from .search_space import Learned, Point
-from .windows import ENOUGH
+from .options import ENOUGH
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from .search_space import Learned, Point
 
 
 FOUND = "found"

@@ -18,6 +18,9 @@ from ..running.options import RunOptions
 WINDOWS = 240
 """The default budget, in windows of the target length."""
 
+ENOUGH = 16
+"""The smallest number of documents of which some are used only to judge."""
+
 
 @dataclass(frozen=True)
 class SearchOptions(RunOptions):

@@ -19,7 +19,7 @@ from ...planning.plan import Plan
 from ...schedules import Schedule, specs
 from ...schedules.fields import PROVENANCE
 from .. import checking
-from ..backends.variants import label
+from ..backends.schedules import label
 from ..checking import Damaged
 from ..facts import AS_IS, TRUNCATION
 from ..metrics import verdicts

@@ -16,8 +16,7 @@ from ...models.rotary_modules import evaluating
 from ...output.formatting import size
 from ...schedules import Yarn
 from ..backends.base import Backend
-from ..backends.schedules import Schedules
-from ..backends.variants import label
+from ..backends.schedules import Schedules, label
 from ..data.documents import check_ids
 from ..metrics.verdicts import too_few
 from ..parallel.processes import Group, World
@@ -28,10 +27,10 @@ from . import gradient
 from .gradient import Steps, Trials
 from .learner import Evaluator, Learner, LiveTables
 from .metrics import FOUND, Search, Trial
-from .options import SearchOptions, lengths_to, plan_of_start
+from .options import ENOUGH, SearchOptions, lengths_to, plan_of_start
 from .results import SearchResult, specs_of
 from .search_space import Learned, space_of
-from .windows import ENOUGH, FEW_STEPS, SearchData, windows_for
+from .windows import FEW_STEPS, SearchData, windows_for
 
 SEARCHING = 5
 """The version of searching. It is increased when the same inputs would give different numbers, so that stored steps of

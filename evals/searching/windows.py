@@ -26,7 +26,7 @@ from ..running.corpus import Corpus
 from ..running.options import PerplexityOptions
 from ..running.perplexity import Part, PerplexityRun
 from ..store import Facts
-from .options import SearchOptions
+from .options import ENOUGH, SearchOptions
 from .search_space import STARTS
 
 if TYPE_CHECKING:
@@ -61,9 +61,6 @@ HELD_DOCUMENTS = 4
 
 LEAST_JUDGES, MOST_JUDGES = 10, 30
 """The bounds of the number of judging documents, which is a quarter of all documents within these bounds."""
-
-ENOUGH = 16
-"""The smallest number of documents of which some are used only to judge."""
 
 
 @dataclass(frozen=True)

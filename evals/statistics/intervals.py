@@ -15,6 +15,8 @@ from functools import lru_cache
 from itertools import accumulate, pairwise
 from statistics import NormalDist
 
+import numpy as np
+
 LEVEL = 0.95
 PERCENT = f"{LEVEL:.0%}"
 """The level as text, for tables and results.json."""
@@ -147,45 +149,51 @@ def average(sums: Sequence[float], counts: Sequence[float], level: float = LEVEL
 
 def _student(sums: Sequence[float], counts: Sequence[float], level: float, least: int, leaning: int) -> Estimate:
     mean, tokens = math.fsum(sums) / math.fsum(counts), math.fsum(counts)
-    pairs = [(s, m) for s, m in zip(sums, counts, strict=True) if m]
-    documents = len(pairs)
+    sizes, losses = np.array(counts, float), np.array(sums, float)
+    counted = sizes != 0
+    documents = int(counted.sum())
     if documents < least:
         return Estimate(mean, None, None)
-    parts = [m / tokens for _, m in pairs]
-    square = math.fsum(h * h for h in parts)
-    errors = [(s - mean * m) / tokens for s, m in pairs]
-    error = math.sqrt(math.fsum(e * e / (1 - 2 * h + square) for e, h in zip(errors, parts, strict=True)))
+    parts = sizes[counted] / tokens
+    square = _sum(parts * parts)
+    errors = (losses[counted] - mean * sizes[counted]) / tokens
+    error = math.sqrt(_sum(errors * errors / (1 - 2 * parts + square)))
     usual = t_quantile((1 + level) / 2, documents - 1)
     wide = max(usual, t_quantile((1 + level) / 2, _degrees(parts, square)))
     lean = leaning * _skewness(errors, parts, square) * (1 + 2 * usual**2) / 6
     return Estimate(mean, mean - max(wide, usual - lean) * error, mean + max(wide, usual + lean) * error)
 
 
-def _degrees(parts: Sequence[float], square: float) -> float:
+def _sum(values: np.ndarray) -> float:
+    """Returns the exactly rounded sum."""
+    return math.fsum(values.tolist())
+
+
+def _degrees(parts: np.ndarray, square: float) -> float:
     """Returns Bell and McCaffrey's degrees of freedom: ``tr(M)^2 / tr(M^2)``, rounded to two decimals, at least 1.
 
     ``M_ij = sqrt(w_i w_j) (1[i = j] - h_i - h_j + H)`` with ``w_i = h_i^2 / (1 - 2 h_i + H)``. The estimated variance
     is a quadratic form with the eigenvalues of ``M``.
     """
-    weights = [h * h / (1 - 2 * h + square) for h in parts]
-    zeroth, first, second = (math.fsum(w * h**k for w, h in zip(weights, parts, strict=True)) for k in range(3))
+    weights = parts * parts / (1 - 2 * parts + square)
+    zeroth, first, second = (_sum(weights * parts**k) for k in range(3))
     off = (square * zeroth) ** 2 + 2 * zeroth * second + 2 * first**2 - 4 * square * zeroth * first
-    diagonal = math.fsum(w * w * (1 + 2 * square - 4 * h) for w, h in zip(weights, parts, strict=True))
+    diagonal = _sum(weights * weights * (1 + 2 * square - 4 * parts))
     return max(1.0, round(square**2 / (off + diagonal), 2))
 
 
-def _skewness(errors: Sequence[float], parts: Sequence[float], square: float) -> float:
+def _skewness(errors: np.ndarray, parts: np.ndarray, square: float) -> float:
     """Returns the skewness of the mean: the weighted and bias-adjusted skewness of the documents, times a decay.
 
     With ``n = 1 / H`` effective documents, the usual bias adjustment is ``sqrt(n (n - 1)) / (n - 2)``. For documents of
     equal size, the skewness of the mean decays as ``1 / sqrt(n)``.
     """
     effective = 1 / square
-    second, third = (math.fsum(h * (e / h) ** k for e, h in zip(errors, parts, strict=True)) for k in (2, 3))
+    second, third = (_sum(parts * (errors / parts) ** k) for k in (2, 3))
     if not second or effective <= 2:
         return 0.0
     adjusted = third / second**1.5 * math.sqrt(effective * (effective - 1)) / max(1.0, effective - 2)
-    return adjusted * math.fsum(h**3 for h in parts) / square**1.5
+    return adjusted * _sum(parts**3) / square**1.5
 
 
 LEAST_WINDOWS = 8
@@ -311,8 +319,8 @@ def rests_on_windows(windows: Sequence[int]) -> bool:
 
 
 def grouped(values: Sequence[float], windows: Sequence[int]) -> list[float]:
-    """Sums the values over each document's windows; returns them unchanged if ``windows`` is empty."""
-    if not windows:
+    """Sums the values over each document's windows; returns them unchanged if each has one, or ``windows`` is empty."""
+    if len(windows) in (0, len(values)):
         return list(values)
     return [sum(values[start:stop]) for start, stop in pairwise(accumulate(windows, initial=0))]
 

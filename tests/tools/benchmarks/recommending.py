@@ -26,7 +26,7 @@ import numpy as np
 from ropescale import frequencies
 from ropescale.configs.configuration import trained_in
 from ropescale.evals import Result, perplexity
-from ropescale.evals.backends.variants import label
+from ropescale.evals.backends.schedules import label
 from ropescale.evals.facts import AS_IS, positions_of
 from ropescale.evals.metrics.stored import Stored, part_of
 from ropescale.evals.metrics.verdicts import too_few
