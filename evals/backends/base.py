@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Protocol
 
@@ -47,6 +47,10 @@ class ScoresTexts(Protocol):
 
     def under(self, tables: HeldTables) -> ScoresBatches:
         """Returns the scorer of batches under these tables, which must be live where they can be changed."""
+        ...
+
+    def go_on(self, limits: Sequence[tuple[int, int]], keep: Callable[[int, int], None]) -> None:
+        """Splits batches as an earlier run did after it ran out of memory; see :class:`Executor`."""
         ...
 
     def check(self, first: Batch[Feed]) -> None:

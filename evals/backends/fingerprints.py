@@ -234,6 +234,7 @@ def arithmetic(model: PreTrainedModel) -> dict[str, str]:
     shares, installed, device = getattr(model, "tp_size", None) or 1, versions(), device_of(model)
     return {
         "device": _device_name(device),
+        "precision": precision(device.type),
         **(_cuda_settings() if device.type == "cuda" else {}),
         "attention": str(getattr(model.config, "_attn_implementation", None)),
         "torch": installed["torch"],
@@ -243,7 +244,7 @@ def arithmetic(model: PreTrainedModel) -> dict[str, str]:
 
 
 def _cuda_settings() -> dict[str, str]:
-    """Returns what changes the rounding of a pass on the same card: CUDA, cuDNN, TF32, and the kernels of attention."""
+    """Returns what else changes the rounding of a pass on the same card: CUDA, cuDNN, and the kernels of attention."""
     backends, cuda = torch.backends, torch.backends.cuda
     kernels = {
         "flash": cuda.flash_sdp_enabled(),
@@ -251,13 +252,21 @@ def _cuda_settings() -> dict[str, str]:
         "efficient": cuda.mem_efficient_sdp_enabled(),
         "math": cuda.math_sdp_enabled(),
     }
-    precision = getattr(cuda.matmul, "fp32_precision", None) or f"tf32 {cuda.matmul.allow_tf32}"
-    reduced = cuda.matmul.allow_bf16_reduced_precision_reduction
     return {
         "cuda": f"{torch.version.cuda}, cuDNN {backends.cudnn.version()}",
-        "precision": f"{precision}, bfloat16 sums {'reduced' if reduced else 'whole'}",
         "attention_kernels": ", ".join(name for name, enabled in kernels.items() if enabled),
     }
+
+
+def precision(kind: str) -> str:
+    """Returns the flags of a kind of device that change the rounding of matrix products: TF32 and its like, and sums in
+    half precision."""
+    products = getattr(torch.backends.cuda if kind == "cuda" else torch.backends.mkldnn, "matmul", None)
+    names = ["fp32_precision" if hasattr(products, "fp32_precision") else "allow_tf32", "allow_fp16_accumulation"]
+    for dtype in ("bf16", "fp16"):
+        reduced = f"allow_{dtype}_reduced_precision_reduction"
+        names += [reduced, f"{reduced}_split_k"]
+    return ", ".join(f"{name} {getattr(products, name)}" for name in names if hasattr(products, name))
 
 
 def tokens_sha256(documents: Iterable[Document]) -> str:

@@ -245,6 +245,9 @@ class ServedTexts:
             lambda batch, answers: {"nll": answers[0]["nll"]},
         )
 
+    def go_on(self, limits: object, keep: object) -> None:
+        """Does nothing, because a server has its own memory."""
+
     def check(self, first: Batch[Feed]) -> None:
         """Does nothing, because a server's first response shows whether it can score."""
 

@@ -89,6 +89,7 @@ class KeysRun:
         facts: Facts = {**backend.identity, **backend.arithmetic, "tokens": tokens, "scoring": SCORING}
         runner = Runner(facts, store, group, notes, backend.work)
         runner.take([self._task("full", self._whole, executor), self._task("short", self._short, executor)])
+        runner.go_on(executor)
         about = {"kind": KIND, "facts": facts}
         with backend.ready():
             if runner.announce(about):

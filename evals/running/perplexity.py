@@ -108,6 +108,7 @@ class PerplexityRun:
         runner = Runner(self.facts, store, group, self.notes, self.backend.work, part)
         with self.backend.ready():
             jobs, compared, last, told = self._taken(runner)
+            runner.go_on(self._texts)
             if not self.part.title:
                 if special := self.corpus.special:
                     self.notes.tell(

@@ -18,13 +18,14 @@ from typing import Any, Protocol, TypeVar, cast
 
 from ...errors import CheckpointError, RopescaleError, RunError
 from ...output.formatting import listed
+from ..backends.base import ScoresTexts
 from ..metrics.stored import Measured
 from ..parallel.processes import Group
 from ..progress import Notes, Progress, duration
 from ..results.folder import refuse_loss
 from ..results.saving import Writable
 from ..scoring.batches import Arrays, Batch, BatchPlan, Form, cost, owners
-from ..store import Facts, FinishedBatches, Store, opened
+from ..store import Facts, FinishedBatches, Store, key_of, opened
 
 LONG_SECONDS = 60
 """The number of seconds above which a run announces the remaining time."""
@@ -133,6 +134,13 @@ class Runner:
             self._merge(found)
         self._share_out()
         self._work_left = sum(self._work_of(batch) for batch in self.left)
+
+    def go_on(self, texts: ScoresTexts) -> None:
+        """Lets the scorer split batches as earlier runs of the same facts did, and stores how it splits them."""
+        key = key_of({**self.facts, "limits": True})
+        own = [(positions, int(fitting)) for positions, fitting in self.store.records(key)]
+        found = {limit for each in self.group.from_all(own) for limit in each}
+        texts.go_on(list(found) if self.left else [], lambda *limit: self.store.put(key, limit[0], b"%d" % limit[1]))
 
     @property
     def left(self) -> list[Batch]:

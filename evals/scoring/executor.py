@@ -43,10 +43,33 @@ class Executor:
         self.scorer, self.documents, self.bos, self.note = scorer, documents, bos, note
         self._most: int | None = None  # positions that fit, after an out-of-memory error
         self._chunks: dict[int, int | None] = {}  # chunk size by window length
+        self._keep: Callable[[int, int], None] | None = None
 
     def under(self, tables: object) -> Executor:
         """Returns this scorer, because the caller makes the tables live in the model itself."""
         return self
+
+    def go_on(self, limits: Sequence[tuple[int, int]], keep: Callable[[int, int], None]) -> None:
+        """Splits batches as an earlier run did after it ran out of memory, so that their numbers do not change.
+
+        Args:
+            limits: the positions of a window, and how many of them fit; fewer than its own are its chunks.
+            keep: called with each further limit.
+        """
+        for positions, fitting in limits:
+            self._limit(positions, fitting)
+        if limits:
+            self.note("batches are split as in the run before, which ran out of memory")
+        self._keep = keep
+
+    def _limit(self, positions: int, fitting: int) -> None:
+        """Sets a limit, unless there is a lower one."""
+        if fitting < positions:
+            self._chunks[positions] = min(fitting, self._chunks.get(positions) or fitting)
+        else:
+            self._most = min(fitting, self._most or fitting)
+        if self._keep:
+            self._keep(positions, fitting)
 
     def check(self, first: Batch[Feed]) -> None:
         """Runs :meth:`Scorer.check` on the first window of a batch."""
@@ -131,10 +154,10 @@ class Executor:
         """
         if size > 1:
             half = (size + 1) // 2
-            self._most = half * batch.positions
+            self._limit(batch.positions, half * batch.positions)
             self.note(
                 f"out of memory with {size} windows of {batch.positions:,} positions; continuing with {half} at a time "
-                f"(same numbers up to rounding; batch_tokens {self._most} avoids this attempt)"
+                f"(same numbers up to rounding; batch_tokens {half * batch.positions} avoids this attempt)"
             )
             return half
         chunk = self._chunks[batch.positions]
@@ -145,7 +168,7 @@ class Executor:
                 "use shorter lengths, bfloat16, or a device with more memory",
                 "dtype",
             )
-        self._chunks[batch.positions] = smaller
+        self._limit(batch.positions, smaller)
         self.note(f"out of memory with a window of {batch.positions:,} positions; {_feeding(smaller)}")
         return size
 

@@ -24,6 +24,7 @@ from ropescale.evals import Result, perplexity
 from ropescale.evals.backends import fingerprints
 from ropescale.evals.scoring.batches import per_token, plan_pass
 from ropescale.evals.scoring.executor import Executor
+from ropescale.evals.scoring.scorer import Scorer
 from ropescale.evals.store import Store, last_run, opened, refuse_if_busy
 
 PLAN = plan_pass([4 + n for n in range(5)], 9, None, False, 1)
@@ -215,7 +216,7 @@ def scored(monkeypatch):
 def lines(monkeypatch):
     """What the user is told."""
     told = []
-    monkeypatch.setattr("ropescale.evals.progress.Notes.tell", lambda self, line: told.append(line))
+    monkeypatch.setattr("ropescale.evals.progress.Notes.tell", lambda self, line, level=0: told.append(line))
     return told
 
 
@@ -374,12 +375,50 @@ def test_another_version_or_attention_is_another_run(out, monkeypatch, lines, sc
     assert scored and f"this changed: {fact};" in lines[0]
 
 
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+def test_the_flags_that_round_matrix_products_are_facts_of_a_run(monkeypatch, kind):
+    matmul = torch.backends.cuda.matmul if kind == "cuda" else torch.backends.mkldnn.matmul
+    names = ["fp32_precision"]
+    names += [f"allow_{each}_reduced_precision_reduction" for each in ("bf16", "fp16")] if kind == "cuda" else []
+    before, seen = [getattr(matmul, name) for name in names], {fingerprints.precision(kind)}
+    for name, was in zip(names, before, strict=True):
+        setattr(matmul, name, "ieee" if isinstance(was, str) else not was)
+        seen.add(fingerprints.precision(kind))
+    for name, was in zip(names, before, strict=True):
+        setattr(matmul, name, was)
+    assert len(seen) == 1 + len(names) and fingerprints.precision(kind) in seen
+
+
 def test_an_estimate_of_batch_tokens_is_kept_for_the_run_that_goes_on(tmp_path, monkeypatch, scored):
     first = measured(tmp_path, schedules=[], batch_tokens=None)
     scored.clear()
     monkeypatch.setattr("ropescale.evals.scoring.memory.total_memory", lambda device: 2**20)  # a smaller machine
     second = measured(tmp_path, schedules=[], batch_tokens=None)
     assert scored == [] and second.protocol["batch_tokens"] == first.protocol["batch_tokens"] == 8192
+
+
+def test_batches_that_were_split_where_memory_ran_out_stay_split_in_the_run_that_goes_on(tmp_path, monkeypatch, lines):
+    fitting, score = 70, Scorer.score
+
+    def scarce(self, ids, chunk=None):
+        if (chunk or ids.numel()) > fitting:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return score(self, ids, chunk) + len(ids) + (chunk == 40)  # shows what was fed together, as rounding may
+
+    monkeypatch.setattr(Scorer, "score", scarce)
+    monkeypatch.setattr("ropescale.evals.scoring.executor.LEAST_CHUNK", 16)
+    one, two = tmp_path / "one", tmp_path / "two"
+    measured(one)
+    with monkeypatch.context() as patched:
+        stopping(patched, 20)
+        with pytest.raises(KeyboardInterrupt):
+            measured(two)
+    fitting = 10**6
+    measured(two)
+    assert lines.count("batches are split as in the run before, which ran out of memory") == 1
+    assert written(two) == written(one)
+    measured(two, fresh=True)
+    assert written(two) != written(one)
 
 
 # --- the command line ---
