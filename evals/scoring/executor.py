@@ -4,6 +4,8 @@ A batch that does not fit is scored in halves, and a window that does not fit is
 cache. Both change only rounding, because the rotary tables of a pass are frozen before it starts. If memory runs out,
 an accelerator or a memory limit raises an error, but a machine without a limit kills the process. The memory of long
 windows is therefore estimated before they are fed.
+
+Nothing runs in inference mode, because weights that FSDP gathers in it could not be used in a later backward pass.
 """
 
 from __future__ import annotations
@@ -73,7 +75,7 @@ class Executor:
 
     def check(self, first: Batch[Feed]) -> None:
         """Runs :meth:`Scorer.check` on the first window of a batch."""
-        with torch.inference_mode():
+        with torch.no_grad():
             self.scorer.check(self._ids(first.feeds[:1])[0])
 
     def score(self, batch: Batch[Feed]) -> Arrays:
@@ -83,7 +85,7 @@ class Executor:
             RunError: logits are not finite, or a single window does not fit into memory.
         """
 
-        @torch.inference_mode()
+        @torch.no_grad()
         def nll_of(feeds: Sequence[Feed], chunk: int | None) -> list[np.ndarray]:
             rows = self.scorer.score(self._ids(feeds), chunk).numpy()
             # The scored tokens of a window are its last ones.
@@ -192,7 +194,7 @@ class Executor:
         )
         return chunk
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def _chunks_agree(self, batch: Batch[Feed]) -> bool:
         return self.scorer.chunks_agree(self._ids(batch.feeds[:1])[0])
 
@@ -202,13 +204,13 @@ class Executor:
         """Returns the divergences and agreements of the scored tokens of each window under each of ``others``. Keeps
         the states of at most two variants in memory."""
         ids = self._ids(feeds)
-        with one(), torch.inference_mode():
+        with one(), torch.no_grad():
             first = self.scorer.states(ids, chunk)
         found: list[list[tuple[np.ndarray, np.ndarray]]] = [[] for _ in feeds]
         for other in others:
-            with other(), torch.inference_mode():
+            with other(), torch.no_grad():
                 second = self.scorer.states(ids, chunk)
-            with torch.inference_mode():
+            with torch.no_grad():
                 kl, same = self.scorer.divergence(ids, first, second)
             for row, feed in enumerate(feeds):
                 first_scored = kl.shape[1] - feed.window.count

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from torch import nn
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from ..scoring.scorer import State
+    from ..scoring.scorer import TrunkOutput
 
 Figures = dict[str, float]
 """The results of a measurement, by their names in Trainer's log."""
@@ -180,9 +181,9 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
 class SharedScorer(Scorer):
     """A scorer of windows with a model whose weights several processes share.
 
-    All processes feed the same windows at the same time, through the outermost module, which gathers the weights. The
-    head does not run separately, so the full logits of a window are in memory. A batch that does not fit is not
-    retried, because the other processes would not retry it.
+    All processes feed the same windows at the same time, and everything runs through the outermost module, which
+    gathers the weights: the trunk with the logits of the last position alone, and the head in blocks. A batch that does
+    not fit is not retried, because the other processes would not retry it.
 
     Args:
         model: the outermost module.
@@ -190,16 +191,20 @@ class SharedScorer(Scorer):
 
     def __init__(self, model: PreTrainedModel, logits_bytes: int | None) -> None:
         super().__init__(model, logits_bytes)
-        self.model, self.split, self.retries = model, False, False
+        self.split = self.split and "logits_to_keep" in signature(self.model.forward).parameters
+        self.model, self.retries = model, False
+        self.tiled = []
+        self.unmasked = False
 
-    def check(self, ids: torch.Tensor) -> None:
-        """Does nothing, because the head does not run separately."""
+    def chunks_agree(self, ids: torch.Tensor) -> bool:
+        """Returns False, because windows are fed whole."""
+        return False
 
-    def score(self, ids: torch.Tensor, chunk: int | None = None) -> torch.Tensor:
-        # Weights gathered in inference mode could not be used in a later backward pass.
-        with torch.inference_mode(False), torch.no_grad():
-            return super().score(ids)
-
-    def states(self, ids: torch.Tensor, chunk: int | None = None) -> State:
-        with torch.inference_mode(False), torch.no_grad():
-            return super().states(ids)
+    def _run_trunk(self, ids: torch.Tensor, **cache: object) -> TrunkOutput:
+        found: list[TrunkOutput] = []
+        hook = self.trunk.register_forward_hook(lambda module, args, output: found.append(output))
+        try:
+            self.model(input_ids=ids, use_cache=False, logits_to_keep=1)
+        finally:
+            hook.remove()
+        return found[0]

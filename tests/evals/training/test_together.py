@@ -58,7 +58,7 @@ def test_two_processes_train_with_the_schedule_live_or_stop_with_the_same_line(t
     oracle = ropescale.evals.perplexity(
         training.loaded(folder), tiny.documents(3, 300, 256), "64,256", tokenizer=tiny.byte_tokenizer()
     )
-    assert one["measured"] == two["measured"]
+    assert one["measured"] == two["measured"] and one["rows"] == two["rows"] == training_together.ROWS
     for row in oracle.rows:
         assert one["measured"]["4"][f"eval_ppl_{row.length}"] == pytest.approx(row.ppl, rel=1e-6)
     assert training.same(folder, tmp_path / "unmeasured" / "checkpoint-4")

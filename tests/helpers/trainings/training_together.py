@@ -19,6 +19,7 @@ from transformers import Trainer, TrainerCallback
 
 import ropescale
 from ropescale.errors import VerificationError
+from ropescale.evals.scoring import scorer
 
 SHARDED = {
     "fsdp": True,
@@ -63,8 +64,21 @@ def shard_on_the_cpu() -> None:
     Trainer.create_accelerator_and_postprocess = make  # type: ignore[method-assign]
 
 
+ROWS = 64
+"""The most rows of logits in a block of a measurement."""
+
+computed = [0]
+"""The rows of logits that were computed at once while one text was measured."""
+
+
+def note_rows(module: Any, given: Any, logits: torch.Tensor) -> None:
+    if not torch.is_grad_enabled() and len(logits) == 1:  # Trainer's own evaluation has batches
+        computed.append(logits.shape[1])
+
+
 def trained(source: Path, out: Path, kind: str, *callbacks: Any) -> Trainer:
     model = training.loaded(source)
+    model.lm_head.register_forward_hook(note_rows)
     settings = SHARDED if kind == "fsdp" else {"ddp_find_unused_parameters": False}
     made = training.trainer(model, out, *callbacks, evaluate=True, ddp_backend="gloo", **settings)
     made.train()
@@ -73,6 +87,7 @@ def trained(source: Path, out: Path, kind: str, *callbacks: Any) -> Trainer:
 
 def main(source: Path, out: Path, kind: str) -> None:
     torch.set_num_threads(1)
+    scorer.LOGITS_BYTES["cpu"] = 4 * training.VOCABULARY * ROWS
     seen: dict[str, Any] = {}
     if kind == "fsdp":
         shard_on_the_cpu()
@@ -91,6 +106,7 @@ def main(source: Path, out: Path, kind: str) -> None:
         "live": ropescale.verify(made.model).live,
         "sharded": any(hasattr(each, "full_tensor") for each in made.model.parameters()),
         "measured": callback.measured,
+        "rows": max(computed),
     }
     trained(source, out / "unmeasured", kind, ropescale.TrainingCallback("yarn:factor=4"))
     (out / f"{os.environ['RANK']}.json").write_text(json.dumps(seen))
