@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 QUERIES = 512
-"""The least number of queries in a block, enough for the full speed of a kernel."""
+"""The number of queries in a block, enough for the full speed of a kernel; more would see more keys than their own."""
 
 
 @contextmanager
@@ -28,7 +28,7 @@ def in_blocks(always: bool = False) -> Iterator[None]:
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS as attentions
 
     with ExitStack() as stack:
-        for functions, own in ((masks, partial(_mask, always)), (attentions, _attention)):
+        for functions, own in ((masks, partial(_mask, always)), (attentions, partial(_attention, {}))):
             before = dict(functions._local_mapping)
             stack.callback(functions._local_mapping.update, before)
             stack.callback(functions._local_mapping.clear)
@@ -55,6 +55,7 @@ def _slides(allowed: Callable[..., torch.Tensor], window: int) -> bool:
 
 
 def _attention(
+    seen: dict[tuple[int, int, int, torch.device], torch.Tensor],
     stock: Callable[..., tuple[torch.Tensor, object]],
     module: torch.nn.Module,
     query: torch.Tensor,
@@ -66,6 +67,7 @@ def _attention(
     """Computes attention, in blocks of queries if the mask is empty.
 
     Args:
+        seen: the biases of blocks of a window so far, which repeat; a backward pass keeps them.
         stock: transformers' sdpa, which computes each block.
     """
     width = value.shape[-1]
@@ -80,12 +82,26 @@ def _attention(
 
         fused = causal_lower_right(queries, keys)
         return stock(module, query, key, value, fused, **named)
-    step = max(QUERIES, window if window < keys else 0)
     found, first = list[torch.Tensor](), keys - queries
-    for start in range(first, keys, step):
-        low, stop = max(0, start - window + 1), min(start + step, keys)
-        seen = torch.arange(start, stop, device=query.device)[:, None] - torch.arange(low, stop, device=query.device)
+    for start in range(first, keys, QUERIES):
+        low, stop = max(0, start - window + 1), min(start + QUERIES, keys)
         block = query[:, :, start - first : stop - first]
-        allowed = ((seen >= 0) & (seen < window))[None, None]
-        found.append(stock(module, block, key[:, :, low:stop], value[:, :, low:stop], allowed, **named)[0][..., :width])
+        shape = (start - low, stop - low, window, query.device)
+        bias = seen[shape] if shape in seen else _bias(block, *shape[:3])
+        if window < keys:
+            seen[shape] = bias
+        found.append(stock(module, block, key[:, :, low:stop], value[:, :, low:stop], bias, **named)[0][..., :width])
     return torch.cat(found, dim=1), None
+
+
+def _bias(query: torch.Tensor, first: int, keys: int, window: int) -> torch.Tensor:
+    """Returns what a block adds to its scores, [1, 1, queries, keys]: 0 for the last ``window`` keys up to each query,
+    and else minus infinity.
+
+    Args:
+        first: the place of the first query among the keys.
+    """
+    places = torch.arange(keys, device=query.device)
+    back = places[first:, None] - places
+    hidden = (back < 0) | (back >= window)
+    return torch.zeros_like(back, dtype=query.dtype).masked_fill_(hidden, -torch.inf)[None, None]

@@ -3,8 +3,8 @@
 A plan is a pure function of the documents' sizes, the length, the stride and ``batch_tokens``. Its batches are the unit
 that is scored, stored and resumed. A model's rounding depends on which windows are fed together, so every execution of
 a plan feeds exactly these batches. The stored bytes depend neither on the number of processes nor on interruptions. The
-only exception is a batch that does not fit into memory: it is scored in parts, which changes only rounding. Resumed runs
-split batches in the same way.
+only exception is a batch that does not fit into memory: it is scored in parts, which changes only rounding; a resumed
+run splits batches in the same way.
 """
 
 from __future__ import annotations

@@ -84,8 +84,7 @@ class MemoryEstimate:
         These are queries, keys and values, and either three more of what is being rotated, or the output and keys and
         values repeated per head; and cosines and sines, possibly of two kinds. Normalized queries are in fp32
         meanwhile. Latent attention (MLA) holds the queries twice, the expanded latents, the keys, padded values and the
-        output. Eager attention also has a score per head and position in the model's dtype, and the softmax in fp32. A
-        mask has a boolean and a number per position.
+        output.
         """
         heads, head = heads_of(self.model)
         queries, keys = heads * head, stated(self.model, "num_key_value_heads", heads) * head
@@ -93,11 +92,15 @@ class MemoryEstimate:
         if plain := stated(self.model, "qk_nope_head_dim", 0):
             held = 5 * queries + heads * (plain + stated(self.model, "v_head_dim", head))
         each = max(self._size * held, (self._size + 8) * queries) + 4 * self._size * head
+        return each / self._shares + self.pairs(length)
+
+    def pairs(self, length: int) -> float:
+        """Returns the bytes per position of what a layer stores for each pair of positions: a mask, as a boolean and a
+        number; and in eager attention each head's score in the model's dtype, twice, and the softmax in fp32."""
         is_eager = getattr(_text_config(self.model), "_attn_implementation", None) == "eager"
-        if is_eager:
-            each += heads * length * (2 * self._size + 4)
+        scores = is_eager * heads_of(self.model)[0] * (2 * self._size + 4) / self._shares
         is_masked = is_eager or (not self.unmasked and needs_mask(self.model, length))
-        return each / self._shares + is_masked * length * (1 + self._size)
+        return length * (scores + is_masked * (1 + self._size))
 
     def _mlp(self) -> float:
         """Returns the bytes per position of an MLP: two inner tensors, or gate, up and their product; or those of its

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
@@ -257,14 +257,21 @@ class Scorer:
             yield slice(start, min(start + size, rows))
 
     def _run_trunk(self, ids: torch.Tensor, **cache: object) -> TrunkOutput:
-        """Runs the trunk with its MLPs in tiles and without large masks; as it is where gradients are computed, because
-        what is computed again later would not be so."""
+        """Runs the trunk; without gradients, its MLPs in tiles and without large masks."""
         with ExitStack() as stack:
             if not torch.is_grad_enabled():
                 stack.enter_context(tiles.running(self.tiled if ids.numel() > 2 * tiles.ROWS else []))
-                if (cache or needs_mask(self.model, ids.shape[1])) and self.unmasked:
-                    stack.enter_context(attention.in_blocks())
+                stack.enter_context(self.unmasking(ids.shape[1], bool(cache)))
             return self.trunk(input_ids=ids, return_dict=True, **({"use_cache": False} | cache))
+
+    def unmasking(self, positions: int, cached: bool = False) -> AbstractContextManager[None]:
+        """Returns a context without masks of all positions, where windows need one.
+
+        Args:
+            cached: whether the windows follow others in a cache.
+        """
+        is_needed = (cached or needs_mask(self.model, positions)) and self.unmasked
+        return attention.in_blocks() if is_needed else nullcontext()
 
     def _head(self, output: TrunkOutput, ids: torch.Tensor, rows: slice) -> torch.Tensor:
         """Returns the model's own fp32 logits for these rows of the trunk's output, [1, rows, vocabulary]."""

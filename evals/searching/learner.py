@@ -6,22 +6,24 @@ layout of cos and sin. Meanwhile the model is patched with the starting schedule
 scales and everything else except the searched numbers are the same as under the found schedule.
 
 Only the few searched numbers have a gradient; the weights have none. For a large model or window, the backward pass
-recomputes each block (``torch.utils.checkpoint``). So only the inputs of all blocks, and the activations of one block,
-are in memory. The loss of the head is differentiated in blocks of rows, so the full logits are never in memory.
+recomputes the first blocks (``torch.utils.checkpoint``). So only their inputs, and the activations of the last blocks
+or of one, are in memory. The loss of the head is differentiated in blocks of rows, so the full logits are never in
+memory.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import islice
 from types import MethodType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import nn
+from torch.nn.functional import cross_entropy
 from torch.utils.checkpoint import checkpoint
 
 from ...errors import ConfigError
@@ -29,14 +31,11 @@ from ...models import patching
 from ...models.rotary_modules import layer_keys, prefix, rotary_modules
 from ...planning.plan import Plan
 from ..parallel.processes import Group
-from ..scoring.memory import embedding_shape, heads_of, stated, width
+from ..scoring.memory import MemoryEstimate, embedding_shape, heads_of, needs_mask, stated, width
 from ..scoring.scorer import Scorer, not_finite
 from ..scoring.tiles import answering, blocks
 from .search_space import DiffTables, Point, Space
 from .windows import WeightedWindow
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 T = TypeVar("T")
 
@@ -96,8 +95,9 @@ class LiveTables:
 
 
 MOST_KEPT = 2**30
-"""The maximum size in bytes of the activations kept between the forward and the backward pass. Recomputing activations
-makes a step take about 1.4 times as long, and does not change the gradient by a single bit."""
+"""The maximum size in bytes of the activations kept between the forward and the backward pass, if they are those of
+several blocks. Recomputing them makes a step take up to 1.4 times as long, and does not change the gradient by a single
+bit."""
 
 
 class Learner(Scorer):
@@ -122,7 +122,8 @@ class Learner(Scorer):
             ConfigError: the model does not use the tables of its rotary modules.
         """
         ids = ids.to(self.device)[None]
-        with torch.enable_grad(), self._saving_memory(ids.shape[1]):
+        kept = self._kept_blocks(ids.shape[1])
+        with torch.enable_grad(), _recomputed(blocks(self.model)[:-kept]), self.unmasking(ids.shape[1]):
             output = self._run_trunk(ids) if self.split else None
             if output is not None:
                 whole = output.last_hidden_state[:, :-1]
@@ -156,43 +157,44 @@ class Learner(Scorer):
         for rows in self._blocks(len(targets)):
             part = state[:, rows].clone().requires_grad_()
             logits = head(part, rows)
-            picked = logits.gather(1, targets[rows].to(logits.device)[:, None]).squeeze(1)
-            losses = torch.logsumexp(logits, dim=1) - picked
+            losses = cross_entropy(logits, targets[rows].to(logits.device), reduction="none")
             losses.backward(weights[rows].to(losses))
             assert part.grad is not None
             slope[:, rows] = part.grad
             nll[rows] = losses.detach().cpu()
         return nll, slope
 
-    def _saving_memory(self, positions: int) -> AbstractContextManager[None]:
-        """Recomputes each block in the backward pass if the activations would exceed :data:`MOST_KEPT`."""
-        stored = len(blocks(self.model)) * positions * _block_bytes(self.model)
-        return nullcontext() if stored <= MOST_KEPT else _recomputed(self.model)
+    def _kept_blocks(self, positions: int) -> int:
+        """Returns the number of last blocks whose activations are kept. One block's would be in memory anyway."""
+        fitting = int(MOST_KEPT // (positions * self._block_bytes(positions)))
+        return min(max(1, fitting), len(blocks(self.model)))
 
     def step_bytes(self, positions: int) -> int:
-        """Estimates the memory of a gradient beside the weights, in bytes: what the backward pass of all blocks reads,
-        or the input of each block and what one of them reads; and three blocks of logits."""
+        """Estimates the memory of a gradient beside the weights, in bytes: what the backward pass of the kept blocks
+        reads, and the inputs of the others; and three blocks of logits."""
         vocabulary, stream = embedding_shape(self.model)
-        count, inside = len(blocks(self.model)), _block_bytes(self.model)
-        each = count * inside
-        if positions * each > MOST_KEPT:
-            each = inside + count * stream * next(self.model.parameters()).element_size()
-        return positions * each + 3 * min(self.logits_bytes, 4 * positions * vocabulary)
+        kept, inputs = self._kept_blocks(positions), stream * next(self.model.parameters()).element_size()
+        each = kept * self._block_bytes(positions) + (len(blocks(self.model)) - kept) * inputs
+        return int(positions * each) + 3 * min(self.logits_bytes, 4 * positions * vocabulary)
 
-
-def _block_bytes(model: PreTrainedModel) -> int:
-    """Estimates what the backward pass of a block reads, in bytes per position: five tensors of the MLP's inner width,
-    four of all heads, and four of the stream."""
-    stream, (heads, head) = width(model), heads_of(model)
-    inner = stated(model, "intermediate_size", 4 * stream)
-    return next(model.parameters()).element_size() * (5 * inner + 4 * heads * head + 4 * stream)
+    def _block_bytes(self, positions: int) -> float:
+        """Estimates what the backward pass of a block reads, in bytes per position: five tensors of the MLP's inner
+        width, or of its experts' with two of the stream; four of all heads; four of the stream; and what is stored per
+        pair of positions."""
+        stream, (heads, head) = width(self.model), heads_of(self.model)
+        inner = stated(self.model, "intermediate_size", 4 * stream)
+        if experts := stated(self.model, "num_experts_per_tok", 0):
+            inner = max(inner, experts * (stated(self.model, "moe_intermediate_size", inner) + stream // 2))
+        unmasked = needs_mask(self.model, positions) and self.unmasked
+        pairs = MemoryEstimate(self.model, self.logits_bytes, unmasked=unmasked).pairs(positions)
+        return next(self.model.parameters()).element_size() * (5 * inner + 4 * heads * head + 4 * stream) + pairs
 
 
 @contextmanager
-def _recomputed(model: nn.Module) -> Iterator[None]:
-    """Recomputes each block in the backward pass, instead of storing its activations."""
+def _recomputed(parts: Sequence[nn.Module]) -> Iterator[None]:
+    """Recomputes these blocks in the backward pass, instead of storing their activations."""
     with ExitStack() as stack:
-        for block in blocks(model):
+        for block in parts:
             again = partial(checkpoint, block.forward, use_reentrant=False, preserve_rng_state=False)
             stack.enter_context(answering(block, again))
         yield

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -201,7 +201,7 @@ class SharedScorer(Scorer):
         return False
 
     def _run_trunk(self, ids: torch.Tensor, **cache: object) -> TrunkOutput:
-        found: list[TrunkOutput] = []
+        found: list[Any] = []
         hook = self.trunk.register_forward_hook(lambda module, args, output: found.append(output))
         try:
             self.model(input_ids=ids, use_cache=False, logits_to_keep=1)

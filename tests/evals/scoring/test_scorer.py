@@ -212,7 +212,7 @@ def test_no_mask_of_all_positions_is_built_and_the_losses_are_those_with_it(kind
 def test_a_chunk_on_an_accelerator_goes_to_a_fused_kernel_without_a_mask():
     tensors = [SimpleNamespace(shape=(1, 4, count, 16), device=torch.device("cuda")) for count in (70, 300, 300)]
     chunk = torch.empty(1, 1, 0, 0, dtype=torch.bool)
-    bias = attention._attention(lambda *given, **named: given[4], None, *tensors, chunk)
+    bias = attention._attention({}, lambda *given, **named: given[4], None, *tensors, chunk)
     assert repr(bias.variant) == repr(CausalVariant.LOWER_RIGHT) and (bias.seq_len_q, bias.seq_len_kv) == (70, 300)
 
 

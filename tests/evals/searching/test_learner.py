@@ -3,10 +3,13 @@
 import pytest
 import tiny_models
 import torch
+from crashing import raising
 from searching import check_slopes
 from tiny import VOCABULARY, llama, naive_nll
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
 import ropescale
+from ropescale.evals.scoring import attention
 from ropescale.evals.searching import learner
 from ropescale.evals.searching.learner import Learner, LiveTables, gradient
 from ropescale.evals.searching.search_space import space_of
@@ -43,7 +46,8 @@ def cohere():
 
 
 @pytest.mark.parametrize(("make", "layers"), [(llama, "full"), (gemma, "full"), (gemma, "all"), (cohere, "full")])
-def test_the_gradient_is_that_of_plain_transformers(make, layers):
+def test_the_gradient_is_that_of_plain_transformers(make, layers, monkeypatch):
+    monkeypatch.setattr(attention, "QUERIES", 16)
     model = make().double()
     live, space = prepared(model, layers)
     point = space.nearest([value + 0.15 for value in space.start])
@@ -71,12 +75,16 @@ def test_a_search_leaves_the_model_as_it_was_bit_for_bit():
         assert module.__dict__.get("attention_scaling") == attributes[name].get("attention_scaling")
 
 
-def test_recomputing_the_blocks_changes_no_bit(monkeypatch, one_thread):
+def test_recomputing_the_blocks_changes_no_bit_and_builds_no_mask_of_all_positions(monkeypatch, one_thread):
     found = []
+    monkeypatch.setattr(attention, "QUERIES", 16)
     for kept in (learner.MOST_KEPT, 0):
         monkeypatch.setattr(learner, "MOST_KEPT", kept)
-        model = llama()
+        model = gemma()
         live, space = prepared(model)
-        with live.patched():
-            found.append(gradient(Learner(model), live, space, space.start, WINDOW))
+        learning = Learner(model)
+        assert learning.unmasked
+        with monkeypatch.context() as patched, live.patched():
+            patched.setitem(ALL_MASK_ATTENTION_FUNCTIONS._global_mapping, "sdpa", raising(AssertionError("a mask")))
+            found.append(gradient(learning, live, space, space.start, WINDOW))
     assert torch.equal(found[0][0], found[1][0]) and found[0][1] == found[1][1]
