@@ -53,8 +53,7 @@ def command(model: str, engines: tuple[str, ...], command_only: bool, as_json: b
 
     Without --for, or with several, prints a line per engine: whether it loads the model and computes the same; else the
     largest relative differences of a frequency, of the factor on cos and sin and of the softmax scale, or - if not
-    known; the ground of the claim; the options that matter. Exits with 1 if one of the engines is not known to compute
-    the same.
+    known; the ground of the claim; the options that matter.
 
     With one --for, prints whether the engine computes the schedule as requested, a table of the fields that differ
     (recomputed with the engine's own number, dropped or unsupported), and the command to paste. The numbers come from
@@ -64,8 +63,8 @@ def command(model: str, engines: tuple[str, ...], command_only: bool, as_json: b
     Without --schedule, MODEL is served with its own schedule, from `ropescale patch` or its vendor. With --schedule,
     its weights are served with that schedule; no patched folder is needed.
 
-    With one --for, exits with 1 if the engine cannot compute the schedule (the last line gives an alternative), or if
-    that is not known (the command is printed all the same).
+    Exits with 1 if one of the engines is not known to compute the same (the command is printed all the same). If it
+    cannot, the last line gives an alternative.
     """
     from ..errors import DataError, RunError
     from ..exporting import exports
@@ -86,8 +85,8 @@ def command(model: str, engines: tuple[str, ...], command_only: bool, as_json: b
         put("\n".join(each.text for each in done.commands))
     elif not command_only:
         print_result(as_json, done.to_dict, lambda: _page(done))
-    if done.error is not None:
-        raise done.error
+    if not done.is_same:
+        raise done.error or RunError(f"not the same: {done.engine}")
 
 
 def _lines(every: Iterable[Export]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Annotated, ClassVar, NotRequired
@@ -129,6 +129,15 @@ class ServerEngine(ABC):
         Raises:
             ServerError: the server fails, or a response is invalid.
         """
+
+    async def drafted(self, send: Send, asked: Generating) -> Iterable[float]:
+        """Lets the server generate, and returns how many draft tokens it accepted, and of how many; (0, 0) if it does
+        not say or has no draft.
+
+        Raises:
+            ServerError: the server fails, or a response is invalid.
+        """
+        return 0, 0
 
     def tokenizing(self, text: str) -> Call:
         """Returns the request for the ids of a text, without special tokens."""

@@ -7,9 +7,9 @@ Compared with stock transformers in float32; see docs/llama.cpp.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from pydantic import AliasChoices, BaseModel, Field
+from pydantic import AliasChoices, AliasPath, BaseModel, Field
 
 from ...errors import ServerError
 from ..scoring.batches import Arrays
@@ -45,9 +45,11 @@ class _Completed(BaseModel):
     entries: list[_Entry] = Field([], validation_alias="completion_probabilities")
     tokens: list[TokenId] | None = None
     evaluated: int | None = Field(None, validation_alias="tokens_evaluated")
+    accepted: int = Field(0, validation_alias=AliasPath("timings", "draft_n_accepted"))
+    proposed: int = Field(0, validation_alias=AliasPath("timings", "draft_n"))
 
 
-_FIELDS = ["completion_probabilities", "tokens", "tokens_evaluated"]
+_FIELDS = ["completion_probabilities", "tokens", "tokens_evaluated", "timings"]
 
 
 class LlamaServer(ServerEngine):
@@ -69,14 +71,20 @@ class LlamaServer(ServerEngine):
     async def score(self, send: Send, asked: Asked) -> Arrays:
         ids = list(asked.ids)
         if isinstance(asked, Generating):
-            written = await self._completed(send, ids, n_predict=asked.count, samplers=["temperature"])
-            return self.generated(asked, written.tokens)
+            return self.generated(asked, (await self._written(send, asked)).tokens)
         nll, first = list[float](), list[bool]()
         for position in range(len(ids) - asked.count, len(ids)):
             logprob, best = await self._scored(send, ids, position)
             nll.append(self.nll(ids[position], logprob, position))
             first.append(best == ids[position])
         return scores(nll, first)
+
+    async def drafted(self, send: Send, asked: Generating) -> Iterable[float]:
+        done = await self._written(send, asked)
+        return done.accepted, done.proposed
+
+    async def _written(self, send: Send, asked: Generating) -> _Completed:
+        return await self._completed(send, list(asked.ids), n_predict=asked.count, samplers=["temperature"])
 
     async def _scored(self, send: Send, ids: Sequence[int], position: int) -> tuple[float | None, int]:
         """Returns the log-probability of the token at a position, and the most likely token there."""

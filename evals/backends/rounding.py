@@ -16,7 +16,7 @@ BLOCK = 32
 
 
 @torch.no_grad()
-def round_weights(model: PreTrainedModel, bits: int) -> None:
+def round_weights(model: PreTrainedModel, bits: float) -> None:
     """Rounds the matrices of a model in place, and lets its linear layers round their input to 8 bits, as llama.cpp
     does."""
     for weights in model.parameters():
@@ -31,7 +31,7 @@ def _round_input(layer: nn.Module, inputs: Sequence[torch.Tensor]) -> tuple[torc
     return (_rounded(inputs[0], 8),)
 
 
-def _rounded(values: torch.Tensor, bits: int) -> torch.Tensor:
+def _rounded(values: torch.Tensor, bits: float) -> torch.Tensor:
     """Rounds numbers to multiples of a scale per block, whose largest number has the largest multiple."""
     if values.shape[-1] % BLOCK:
         return values

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, ClassVar
 
 from pydantic import AliasPath, BaseModel, FailFast, Field
 
-from .client import parsed
+from .client import Call, Send, parsed
 from .engines import Asked, Body, Generating, Position, PromptScoring, TokenId
 
 _Logprob = tuple[float | None, int] | tuple[float | None, int, object]
@@ -24,6 +24,8 @@ class _Generation(BaseModel):
         list[list[_Logprob] | None] | None, Field(validation_alias=AliasPath("meta_info", "input_top_logprobs"))
     ] = None
     output_ids: Annotated[list[TokenId] | None, FailFast()] = None
+    accepted: Annotated[int, Field(validation_alias=AliasPath("meta_info", "spec_num_correct_drafts"))] = 0
+    proposed: Annotated[int, Field(validation_alias=AliasPath("meta_info", "spec_num_proposed_drafts"))] = 0
 
 
 class SGLang(PromptScoring):
@@ -53,6 +55,10 @@ class SGLang(PromptScoring):
             for id, token in (position or {}).items():
                 token["rank"] = (1 if tops[0][1] == id else 2) if tops else None
         return positions[self.unscored :], answer.output_ids
+
+    async def drafted(self, send: Send, asked: Generating) -> Iterable[float]:
+        answer = parsed(_Generation, await send(Call(self.path, self.body(asked))), self.url)
+        return answer.accepted, answer.proposed
 
 
 ENGINE = SGLang

@@ -3,15 +3,19 @@ vLLM 0.32.0)."""
 
 from __future__ import annotations
 
+import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated
 
+import numpy as np
 from pydantic import AliasPath, BaseModel, FailFast, Field
 
 from ...errors import ServerError
-from .client import parsed
+from .client import Call, Send, parsed
 from .engines import LOWEST, Asked, Body, Generating, Position, PromptScoring, TokenId
+
+_DRAFTS = b"accepted", b"draft"
 
 
 class _Choice(BaseModel):
@@ -64,6 +68,18 @@ class VLLM(PromptScoring):
                 above = sum(other >= (value or 0) for other in (tops or {}).values())  # itself, if it is the first
                 positions.append({id: {"logprob": value, "rank": max(above, 1)}})
         return positions, choice.token_ids
+
+    async def drafted(self, send: Send, asked: Generating) -> Iterable[float]:
+        before = await _counted(send)
+        await self.score(send, asked)
+        return await _counted(send) - before
+
+
+async def _counted(send: Send) -> np.ndarray:
+    """Returns the numbers of accepted and of all draft tokens since the server's start; 0 without a draft."""
+    text = await send(Call("/metrics", is_optional=True))
+    lines = (re.findall(rb"^vllm:spec_decode_num_%s_tokens_total\{.*\} (\S+)" % name, text, re.M) for name in _DRAFTS)
+    return np.array([sum(map(float, numbers)) for numbers in lines])
 
 
 ENGINE = VLLM

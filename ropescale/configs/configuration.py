@@ -18,6 +18,7 @@ from .families import Family, family
 from .finding import (
     LENGTH_KEYS,
     ORIGINAL,
+    Draft,
     Lengths,
     Path,
     StatedLength,
@@ -88,14 +89,14 @@ class Configuration:
         return family(self.model_type)
 
     @property
-    def draft(self) -> str:
-        """The kind of draft head that this is, or the MTP layers of the model; "" for neither."""
+    def draft(self) -> Draft | None:
+        """The draft head that this is, or the MTP layers of the model; None for neither."""
         return draft_in(self.raw, self.section)
 
     @property
     def is_head(self) -> bool:
         """Whether this is a draft head, which runs only beside its target."""
-        return self.draft.endswith("head")
+        return self.draft is not None and not self.draft.layers
 
     @property
     def is_scaled(self) -> bool:
@@ -182,7 +183,7 @@ class Configuration:
         """The rope parameters per rotating layer type, under the keys of transformers 5 and completed as there."""
         if self.unclear:
             raise ConfigError(self.unclear)
-        if self.draft.startswith(("medusa", "mlp")):
+        if self.draft and not self.draft.rotates:
             raise ConfigError(f"a {self.draft} does not rotate, and needs no change under any schedule of its target")
         return read_parameters(self.text)
 

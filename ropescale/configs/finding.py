@@ -164,8 +164,24 @@ _LAYERS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules
 """The keys that count MTP layers."""
 
 
-def draft_in(config: Json, section: Json) -> str:
-    """Returns what drafts, such as ``eagle3 head`` or ``1 MTP layer``; "" for a model without a draft.
+@dataclass(frozen=True)
+class Draft:
+    """What drafts: a head of this method, or this number of MTP layers."""
+
+    method: str = "mtp"
+    layers: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.layers} MTP layer{'s' * (self.layers > 1)}" if self.layers else f"{self.method} head"
+
+    @property
+    def rotates(self) -> bool:
+        """Whether it has attention, and so a rotation."""
+        return self.method not in ("medusa", "mlp_speculator")
+
+
+def draft_in(config: Json, section: Json) -> Draft | None:
+    """Returns what drafts, such as ``eagle3 head`` or ``1 MTP layer``; None for a model without a draft.
 
     Args:
         config: the whole configuration.
@@ -173,9 +189,9 @@ def draft_in(config: Json, section: Json) -> str:
     """
     names = [config.get(key) for key in ("architectures", "model_type", "speculators_model_type")]
     if found := _HEAD.search(str(names).lower()):
-        return f"{found[0].replace('nextn', 'mtp')} head"
+        return Draft(found[0].replace("nextn", "mtp"))
     if "draft_vocab_size" in config:
-        return "eagle3 head"
+        return Draft("eagle3")
     counts = (section.get(key) for key in _LAYERS)
     layers = next((count for count in counts if isinstance(count, int) and count), 0)
-    return f"{layers} MTP layer{'s' * (layers > 1)}" if layers else ""
+    return Draft(layers=layers) if layers else None

@@ -148,7 +148,7 @@ def exported(engine: Engine, serving: Serving, schedules: Mapping[str, str]) -> 
     notes, flags = (), engine.head if is_head else engine.mtp
     if draft and flags:
         beside = "" if serving.is_written else engine.beside
-        notes = (f"{engine.name}, {draft}: {flags.format(draft.split()[0])}{beside}",)
+        notes = (f"{engine.name}, {draft}: {flags.format(draft.layers or draft.method)}{beside}",)
     # The commands already meet the conditions of honoured fields, except conditions on the frequencies.
     told = [each for each in chain(*differences) if each.status != "honoured" or each.field == "frequencies"]
     warnings = [each.warning for each in told if each.warning]

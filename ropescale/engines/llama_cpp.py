@@ -221,8 +221,7 @@ def _refused(serving: Serving, layers: Layers) -> Iterator[Difference]:
     elif any(each.field == "frequencies" for each in converted(layers)):
         yield from converted(layers)
     elif layers is _changed(serving) or layers.kind != "default":
-        text = why_not(serving) or "cannot distinguish these layers"
-        yield Difference.stops(text.removeprefix("llama.cpp's ").removeprefix("llama.cpp "), "-")
+        yield Difference.stops(why_not(serving) or "cannot distinguish these layers", "-")
 
 
 # ---------------------------------------------------------------------------------------------------------

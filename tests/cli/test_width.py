@@ -54,7 +54,7 @@ def test_no_line_is_wider_than_eighty_columns(ran, model, monkeypatch, words, mo
     monkeypatch.setattr("ropescale.cli.demo.LENGTHS", (128, 256, 320))
     one, prompts = model / "texts" / "0.txt", model / "prompts.jsonl"
     places = {"MODEL": model / "model", "TEXTS": model / "texts", "ONE": one, "PROMPTS": prompts}
-    out, err = ran(*(places.get(word, word) for word in words))
+    out, err = ran(*(places.get(word, word) for word in words), code=int("dynamic:factor=2" in words))
     assert not wide(out + err) and len(out.splitlines()) <= most, out
 
 

@@ -435,10 +435,11 @@ def test_transformers_4s_code_runs_there_and_its_model_has_the_table(spec):
 def test_the_page_has_a_table_of_what_differs_or_says_that_nothing_does(tmp_path, ran):
     folder = write_checkpoint(tmp_path / "qwen2", CONFIGS["qwen2"])
     words = ["export", folder, "--for", "llama.cpp", "--schedule", "yarn:factor=4,truncate=false"]
-    out, err = ran(*words)
+    out, err = ran(*words, code=1)
     assert out.startswith("llama.cpp in llama-cpp-python 0.3.36: differs in truncate; its source was read.\n\n| field ")
     assert "| truncate | true     | dropped |\n\n```sh\n# " in out
-    assert err == "warning: llama.cpp: always rounds the ramp to whole pairs (truncate = true)\n"
+    warned = "warning: llama.cpp: always rounds the ramp to whole pairs (truncate = true)\n"
+    assert err == f"{warned}error: not the same: llama.cpp\n"
 
     words = ["export", write_checkpoint(tmp_path / "llama", LLAMA), "--for", "vllm", "--schedule", "yarn:factor=8"]
     done = json.loads(ran(*words, "--json").out)
@@ -489,8 +490,8 @@ def test_without_an_engine_there_is_a_line_for_each_and_the_exit_code_says_wheth
     assert err == "error: not the same, or not known to be: llama.cpp; `--for` with one of them says more\n"
     both = [*words, truncated, "--for", "vllm", "--for", "mlx-lm"]
     assert [each["engine"] for each in json.loads(ran(*both, "--json").out)] == ["vLLM", "mlx-lm"]
-    for engine, same in {"llama.cpp": False, "vllm": True}.items():  # "differs" is no error if it is asked for alone
-        assert json.loads(ran(*words, truncated, "--for", engine, "--json").out)["same"] is same
+    for engine, same in {"llama.cpp": False, "vllm": True}.items():
+        assert json.loads(ran(*words, truncated, "--for", engine, "--json", code=int(not same)).out)["same"] is same
     assert ran(*words, "dynamic-yarn", code=2).out == ""
     assert (
         "prints the commands for one engine; name one, and leave JSON out (--for, --json)"
@@ -549,7 +550,7 @@ def test_no_line_contradicts_the_command_for_one_engine(tmp_path, capsys):
             for key, line in zip(ENGINES, json.loads(lines or "[]")):
                 alone = main([*words, "--for", key])
                 assert json.loads(capsys.readouterr().out) == line
-                assert line["same"] is (alone == 0 and not line["rows"])
+                assert line["same"] is (alone == 0)
                 assert not line["same"] or (line["loads"] and line["ground"] in ("ran", "read"))
                 assert line["loads"] is not False or line["refusal"]
                 assert line["options"].partition(" ")[0] in "".join(each["text"] for each in line["commands"])

@@ -6,18 +6,20 @@ Python's library, a random Qwen 3 random ids.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+import itertools
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
 
 import environments
+import llama_cpp_builds
 import numpy as np
 import pytest
 import torch
 from engine_models import SEARCHED
 from engine_servers import running
 from gguf_models import write_gguf
-from test_vllm_scoring import checkpoint, documents
+from test_vllm_scoring import checkpoint, documents, python as vllm, serving as serving_vllm
 from transformers import AutoModelForCausalLM
 
 import ropescale
@@ -26,6 +28,9 @@ from ropescale.errors import RopescaleError
 from ropescale.evals import Server, perplexity, retrieval
 from ropescale.evals.backends.server_verifying import LIVE, NEITHER, NOT_LIVE, verify_served
 from ropescale.evals.reference import CHECKPOINT
+from ropescale.exporting import export
+
+__all__ = ["vllm"]
 
 pytestmark = pytest.mark.engines
 
@@ -90,11 +95,17 @@ def test_a_served_file_is_measured_as_the_loaded_folder(family, name, python, tm
         assert len(gaps) >= 1023 and (gaps.max() < TOLERANCE or not exact)
 
 
-@pytest.mark.parametrize("weights", ["F16", "Q8_0", "Q4_0"])
-@pytest.mark.parametrize("family", ["bundled", "qwen3"])
+@pytest.mark.parametrize(
+    ("family", "weights"),
+    [
+        *itertools.product(["bundled", "qwen3"], ["F16", "Q8_0", "Q4_0"]),
+        *itertools.product(["bundled"], ["Q6_K", "Q5_K_M", "Q4_K_M"]),  # the rows of the random one are too short
+    ],
+)
 def test_a_file_of_few_bits_is_live_and_another_factor_and_no_schedule_are_not(family, weights, python, tmp_path):
     source = checkpoint(family, tmp_path / "original")
-    plain = written(family, source, tmp_path / "plain.gguf", weights)
+    plain = written(family, source, tmp_path / "plain.gguf", "F32" if "K" in weights else weights)
+    plain = llama_cpp_builds.quantized(plain, weights) if "K" in weights else plain
     verdicts = {}
     for name, spec in (("right", SPECS["yarn"]), ("other", "yarn:factor=4"), ("none", "base")):
         (tmp_path / name).mkdir()
@@ -105,6 +116,17 @@ def test_a_file_of_few_bits_is_live_and_another_factor_and_no_schedule_are_not(f
               f"{found.unscaled:.2g} of {found.unscaled_tolerance:.2g} without its schedule")  # fmt: skip
         verdicts[name] = found.verdict
     assert verdicts == {"right": LIVE, "other": NEITHER, "none": NOT_LIVE}
+
+
+def test_a_draft_without_the_schedule_is_warned_of(python, tmp_path, caplog):
+    plain = written("bundled", CHECKPOINT, tmp_path / "plain.gguf")
+    folder, file = patched(CHECKPOINT, plain, SPECS["yarn"], tmp_path)
+    for draft, warned in ((plain, True), (file, False)):
+        with serving(python, file, "--draft", str(draft)) as address:
+            assert verify_served(str(folder), Server(address), length=512).verdict == LIVE
+        print(f"\na draft from {draft.name}: {caplog.messages}")
+        assert any("draft tokens past the trained length" in each for each in caplog.messages) is warned
+        caplog.clear()
 
 
 def test_text_within_a_character_and_retrieval_are_as_loaded(python, tmp_path):
@@ -124,3 +146,29 @@ def test_text_within_a_character_and_retrieval_are_as_loaded(python, tmp_path):
     wanted = retrieval(model, tokenizer=tokenizer, **passkeys).answers
     assert [each.correct for each in answers] == [each.correct for each in wanted]
     assert max(abs(mine.nll - own.nll) for mine, own in zip(answers, wanted, strict=True)) < 10 * TOLERANCE
+
+
+FORMATS = ("F32", "Q8_0", "Q4_K_M", "Q4_0")
+COSTS = {"F32": (-1e-3, 1e-3), "Q8_0": (-0.01, 0.01), "Q4_K_M": (0.0, 0.1), "Q4_0": (0.0, 0.2)}
+"""Nats that a format may cost."""
+
+
+def test_what_a_format_costs_is_told_by_servers_of_two_engines(python, vllm, tmp_path):
+    """The folder by vLLM, and the files that were made of it by llama-server, on the same windows."""
+    plain = written("bundled", CHECKPOINT, tmp_path / "plain.gguf")
+    folder, _ = patched(CHECKPOINT, plain, SPECS["yarn"], tmp_path)
+    with ExitStack() as running_now:
+        whole = serving_vllm(vllm, export(folder, "vllm").commands[0].text, tmp_path / "vllm.txt")
+        addresses = [running_now.enter_context(whole)]
+        for weights in FORMATS:
+            made = plain if weights == "F32" else llama_cpp_builds.quantized(plain, weights)
+            ropescale.patch_gguf(made, tmp_path / f"{weights}-x8.gguf", SPECS["yarn"])
+            addresses += [running_now.enter_context(serving(python, tmp_path / f"{weights}-x8.gguf", "--exact"))]
+        servers = [Server(each, SPECS["yarn"]) for each in addresses]
+        found = perplexity(servers, documents("bundled", CHECKPOINT)[:8], LENGTHS, path=CHECKPOINT, bos="no", **ONCE)
+    for row in found.paired:
+        print(f"\n{row.schedule} at {row.length:,}: {row.delta_nll:.4f} ({row.low:.4f} to {row.high:.4f})")
+    assert {row.baseline for row in found.paired} == {found.rows[0].schedule} and len(found.paired) == 8
+    for row in found.paired:
+        weights = next(each for each in FORMATS if f"{each}-x8" in row.schedule)
+        assert COSTS[weights][0] <= row.delta_nll <= COSTS[weights][1]

@@ -48,6 +48,8 @@ class Engine:
     instead: dict[str, Any] = field(default_factory=dict)
     """By path, what is answered instead of the usual."""
     error_headers: dict[str, str] = field(default_factory=dict)
+    drafts: tuple[int, int] | None = None
+    """Of how many draft tokens per request that generates (the second) how many are accepted (the first)."""
     seconds: float = 0.0
     url: str = ""
     scored: list[dict[str, Any]] = field(default_factory=list)
@@ -55,6 +57,7 @@ class Engine:
     most_at_once: int = 0
     _lock: Any = field(default_factory=threading.Lock)
     _now: int = 0
+    _generated: int = 0
 
     def answer(self, body: dict[str, Any]) -> tuple[int, Any, str]:
         """The status, the answer and the fault of a scoring request."""
@@ -81,6 +84,7 @@ class Engine:
 
     def _vllm(self, body: dict[str, Any], ids: list[int], fault: str) -> dict[str, Any]:
         if "prompt_logprobs" not in body:
+            self._generated += 1
             return {"choices": [{"index": 0, "text": "x", "token_ids": self._written(ids, body["max_tokens"], fault)}]}
         last = body.get("allowed_token_ids", [])
         values = _faulty(self.logprobs([*ids, *last]), fault)
@@ -105,12 +109,17 @@ class Engine:
         return {"id": "cmpl-1", "object": "text_completion", "model": body["model"], "choices": choices}
 
     def _llamacpp(self, body: dict[str, Any], ids: list[int], fault: str) -> tuple[int, Any]:
+        assert not {"ignore_eos", "stop", "grammar"} & body.keys()  # with which tokens lose their entries
         if len(ids) >= self.limit or max(ids) > 10_000:
             return 400, {"error": {"message": "exceed_context_size_error", "type": "exceed_context_size_error"}}
         answer: dict[str, Any] = {"content": "x", "tokens_evaluated": len(ids) - (fault == "too few")}
-        bias = dict(map(tuple, body.get("logit_bias", [])))
-        if not bias:
+        bias = {id: more for id, more in body.get("logit_bias", []) if id <= 10_000}
+        if "logit_bias" in body and not bias:
+            answer |= {"tokens": [7], "completion_probabilities": [{"id": 7, "logprob": -0.5}]}
+        elif not bias:
             answer["tokens"] = self._written(ids, body["n_predict"], fault)
+            names = ("draft_n_accepted", "draft_n")
+            answer["timings"] = {"predicted_n": body["n_predict"], **dict(zip(names, self.drafts or (), strict=False))}
         elif body["temperature"] == 0 and body.get("n_probs"):
             [drawn] = bias
             best = drawn if self.ranks([*ids, drawn])[-1] == 1 else drawn + 1
@@ -128,6 +137,15 @@ class Engine:
         shown = {name for name in body["response_fields"] if name != "tokens" or body.get("return_tokens")}
         return 200, {name: value for name, value in answer.items() if name in shown}
 
+    def metrics(self) -> str:
+        """The counters of draft tokens, as if two processes had drafted, and tokens of others before."""
+        lines = ["# TYPE vllm:spec_decode_num_accepted_tokens_total counter", "vllm:num_requests_running 1.0"]
+        for name, each in zip(("accepted", "draft"), self.drafts or (), strict=False):
+            metric, labels = f"vllm:spec_decode_num_{name}_tokens", 'model_name="tiny"}'
+            lines += [f'{metric}_total{{engine="0",{labels} {100.0 + each * self._generated}']
+            lines += [f'{metric}_total{{engine="1",{labels} 7.0', f'{metric}_created{{engine="1",{labels} 1.7e+09']
+        return "\n".join(lines)
+
     def _written(self, ids: list[int], count: int, fault: str) -> Any:
         written = self.writes(ids, count)
         return {"null": None, "too many": [*written, *[0] * count, 0], "NaN": [-1], "huge": [2**70]}.get(fault, written)
@@ -136,7 +154,9 @@ class Engine:
         if "return_logprob" not in body:
             count = body["max_tokens"] if self.kind == "lmdeploy" else body["sampling_params"]["max_new_tokens"]
             written = self._written(ids, count, fault)
-            return {"text": "x", "output_ids": written, "meta_info": {"prompt_tokens": len(ids)}}
+            names = ("spec_num_correct_drafts", "spec_num_proposed_drafts")
+            meta = {"prompt_tokens": len(ids), **dict(zip(names, self.drafts or (), strict=False))}
+            return {"text": "x", "output_ids": written, "meta_info": meta}
         shown = [each + 1 for each in ids] if fault == "other ids" else ids
         rows: list[Any] = [
             [value, id, None] for value, id in zip(_faulty(self.logprobs(ids), fault), [*shown[1:], 0, 0], strict=False)
@@ -202,6 +222,8 @@ class _Handler(BaseHTTPRequestHandler):
             limit = {} if engine.kind == "lmdeploy" else {"max_model_len": engine.limit}
             cards = [{"id": name, "owned_by": engine.kind, **limit} for name in engine.models]
             self._send(200, {"object": "list", "data": cards})
+        elif self.path == "/metrics" and engine.kind == "vllm":
+            self._send(200, engine.metrics().encode())
         elif self.path == {"vllm": "/version", "sglang": "/get_server_info"}.get(engine.kind):
             self._send(200, {"version": "0.0.1"})
         else:
@@ -242,7 +264,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(404, {"detail": "Not Found"})
 
     def _send(self, status: int, answer: Any, **headers: str) -> None:
-        content = json.dumps(answer).encode()
+        content = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
         self._head(status, len(content), **headers)
         self.wfile.write(content)
 

@@ -122,6 +122,10 @@ def test_an_answer_that_is_not_as_asked_is_refused_at_once(fault, told):
         with pytest.raises(ServerError, match=re.escape(told)):
             Server(engine.url).answers([Scoring([20, 21], 1)])
         assert len(engine.scored) == 1
+        engine.fault = lambda number, ids: ""
+        with pytest.raises(ServerError, match=r"generated \[7\] instead of token 10001, whatever its bias"):
+            Server(engine.url).answers([Scoring([20, 10_001], 1)])
+        engine.scored.clear()
         engine.fault = lambda number, ids: "503 Loading model" if number < 4 else ""
         assert len(Server(engine.url).answers([Scoring([20, 21], 1)])[0]["nll"]) == 1
 
@@ -161,7 +165,8 @@ def test_a_run_that_is_killed_ten_times_ends_as_one_that_is_not(checkpoint, text
     with serving(**LLAMA, incomplete=lambda id: id % 5 == 0) as engine:
         ran(*command(engine, "whole"))
     total, killed = len(engine.scored), 0
-    with serving(**LLAMA, incomplete=lambda id: id % 5 == 0, seconds=0.005) as engine:
+    loading = lambda number, ids: "503 Loading model" if number % 9 == 0 else ""  # noqa: E731
+    with serving(**LLAMA, incomplete=lambda id: id % 5 == 0, seconds=0.005, fault=loading) as engine:
         while killed < 10:
             before, child = len(engine.scored), os.fork()
             if child == 0:

@@ -47,11 +47,23 @@ def test_the_verdict_is_the_folders_that_is_served(kind, name, verdict, code, fo
     assert report["dtype"] == "float32" and report["tolerance"] == 1e-3  # nothing else agrees so closely
     assert report["verdict"].startswith(verdict) and (code == 0 or f"error: {verdict}" in said)
     assert report["length"] == (200 if kind == "vllm" else 199) and report["trained"] == 64
-    [body] = engine.scored
+    body = engine.scored[0]
     ids = [*(body.get("prompt") or body["input_ids"]), *body.get("allowed_token_ids", [])]
     for field, folder in (("stock", "right"), ("unscaled", "unpatched")):
         apart = [abs(a - b) for a, b in zip(served(folders[name])(ids), served(folders[folder])(ids), strict=True)][63:]
         assert report[field] == pytest.approx(sum(apart) / len(apart), rel=1e-3, abs=1e-5)
+
+
+@pytest.mark.parametrize("drafts", [(2, 40), (0, 12), (20, 40), None])
+@pytest.mark.parametrize("kind", ["vllm", "sglang", "llamacpp"])
+def test_a_draft_that_is_out_of_step_past_the_trained_length_is_warned_of(kind, drafts, folders, ran):
+    """By the server's own figures: not of few draft tokens, nor where it accepts them or has no draft."""
+    with serving(kind=kind, logprobs=served(folders["right"]), drafts=drafts, limit=192) as engine:
+        _, said = ran("verify", folders["right"], "--server", engine.url)
+    told = f"warning: {engine.url} accepts 2 of 40 draft tokens past the trained length; the draft may lack the"
+    assert (told in said.replace("\n", " ")) is ("draft" in said) is (drafts == (2, 40))
+    written = engine.scored[-1]
+    assert 64 < len(written.get("prompt") or written["input_ids"]) <= 128
 
 
 OUT_OF_RANGE = "400 Out of range float values are not JSON compliant: nan"

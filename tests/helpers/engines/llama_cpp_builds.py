@@ -62,6 +62,22 @@ def built() -> Path:
     return folder / "bin"
 
 
+_QUANTIZE = """
+import sys, llama_cpp as it
+given = it.llama_model_quantize_default_params()
+given.nthread, given.ftype = 1, getattr(it, f"LLAMA_FTYPE_MOSTLY_{sys.argv[3]}")
+sys.exit(it.llama_model_quantize(sys.argv[1].encode(), sys.argv[2].encode(), given))
+"""
+
+
+def quantized(file: Path, weights: str) -> Path:
+    """A copy of a file in float32 beside it, with weights such as Q4_K_M as llama.cpp makes them."""
+    path = file.with_name(f"{weights}.gguf")
+    words = [str(python()), "-c", _QUANTIZE, str(file), str(path), weights]
+    subprocess.run(words, check=True, capture_output=True, env=os.environ | {"LLAMA_CPP_LIB_PATH": str(built())})
+    return path
+
+
 @contextmanager
 def _once(folder: Path) -> Iterator[bool]:
     """Whether a folder is yet to be made; it counts as made afterwards."""
