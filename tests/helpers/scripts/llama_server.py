@@ -1,4 +1,4 @@
-"""llama.cpp's server in this process, out of the wheel xllamacpp: ``MODEL -c CONTEXT [--exact] [--draft MODEL] --port PORT``."""
+"""llama.cpp's server in this process, from the wheel xllamacpp: ``FILE -c TOKENS [--exact] [--draft FILE] --port N``"""
 
 import argparse
 import time
