@@ -60,7 +60,19 @@ def test_every_stage_runs_in_two_calls_on_a_processor_where_only_torch_and_trans
         ramps = found[grid]["schedules"]
         default = ramps[f"yarn:factor={factor},beta_fast=32,beta_slow=1,truncate=true"]["ppl"]["512"]
         assert len(ramps) == 25 and default == pytest.approx(main[f"yarn:factor={factor}"]["ppl"]["512"], rel=1e-6)
-    assert len(found["wide"]["schedules"]) == 9
+    ours, reference = found["remapped"]["schedules"], "remapped positions (reference, not exportable)"
+    assert list(ours) == ["as-is", "yarn:factor=8", reference, f"{reference}, no scale"]
+    assert ours["yarn:factor=8"]["ppl"] == pytest.approx(main["yarn:factor=8"]["ppl"], rel=1e-6)
+    assert found["remapped"]["paired"]["as-is"][reference]["short"]["mean"] == pytest.approx(0, abs=1e-5)
+    wide = found["wide"]
+    assert len(wide["schedules"]) == 13 and wide["paired"]["as-is"]["dynamic-yarn"]["short"]["mean"] == 0.0
+    tried = {name: each["ppl"]["512"] for part in ("main", "wide", "grid", "grid-2", "grid-4", "transfer")
+             for name, each in found[part]["schedules"].items() if name != "truncation"}  # fmt: skip
+    regret = found["regret"]
+    assert (regret["best"], regret["schedules"]) == (min(tried, key=tried.get), len(tried))
+    assert {found["recommend"]["schedule"], found["search"]["spec"], "yarn:factor=8"} <= set(regret["above"])
+    for name, above in regret["above"].items():
+        assert above["mean"] == pytest.approx(math.log(tried[name] / tried[regret["best"]]), abs=2e-5)
 
     advice, search = found["recommend"], found["search"]
     candidates = {row["schedule"] for row in advice["rows"]}

@@ -19,7 +19,7 @@ TRUNCATION = "truncation"
 _BINS = 64
 
 
-def perplexity(lab: Lab, model: Any, schedules: Sequence[str], truncation: bool) -> Result:
+def perplexity(lab: Lab, model: Any, schedules: Sequence[str], truncation: bool, remapped: bool) -> Result:
     """Measures the held-out documents at all lengths."""
     stride = {"truncation_stride": lab.settings.stride} if truncation else {"truncation": False}
     return ropescale.evals.perplexity(
@@ -31,6 +31,7 @@ def perplexity(lab: Lab, model: Any, schedules: Sequence[str], truncation: bool)
         windows=1,
         batch_tokens=lab.settings.batch_tokens,
         logits_bytes=lab.settings.logits_bytes,
+        remapped=remapped,
         **stride,
     )
 
@@ -80,23 +81,27 @@ class Measured:
 
     Attributes:
         entry: the entry of the results, which a stage extends.
-        losses: by schedule, and truncation if it was measured, float64 [documents, positions - 1].
+        losses: by schedule, and truncation if it was measured, at the target, float64 [documents, positions - 1].
     """
 
-    def __init__(self, lab: Lab, model: Any, schedules: Sequence[str], truncation: bool = False) -> None:
+    def __init__(
+        self, lab: Lab, model: Any, schedules: Sequence[str], truncation: bool = False, remapped: bool = False
+    ) -> None:
         start = time.perf_counter()
-        result = perplexity(lab, model, schedules, truncation)
+        result = perplexity(lab, model, schedules, truncation, remapped)
         lab.synchronize()
         spent = time.perf_counter() - start
         self._lab, self._trained, target = lab, lab.sizes.trained, lab.sizes.target
-        self.losses = {name: np.stack(result.losses(name, target)).astype(np.float64) for name in result.schedules}
-        truncated = result.truncated(target)
-        if truncated is not None:
-            self.losses[TRUNCATION] = np.stack(truncated).astype(np.float64)
+        names = [*result.schedules, *([TRUNCATION] if truncation else [])]
+        self._at = {  # some tables depend on the length
+            length: {name: np.stack(result.losses(name, length)).astype(np.float64) for name in names}
+            for length in lab.sizes.lengths
+        }
+        self.losses = self._at[target]
         bases = [name for name in ("as-is", lab.schedules.default, TRUNCATION) if name in self.losses]
         self.entry: dict[str, Any] = {
             "seconds": spent,
-            "schedules": {name: self._figures(losses) for name, losses in self.losses.items()},
+            "schedules": {name: self._figures(name) for name in names},
             "short_cost": {
                 each.schedule: {"kl": _means(each.kl, 6), "same_top": _means(each.same, 5)}
                 for each in result.divergences
@@ -105,18 +110,18 @@ class Measured:
             "report": result.to_markdown(),
         }
 
-    def _figures(self, losses: np.ndarray) -> dict[str, Any]:
+    def _figures(self, name: str) -> dict[str, Any]:
         """Returns what is kept of a schedule.
 
         The sums are those of each document, of n - 1 tokens; ``beyond`` is each document's mean past the trained
         length; ``by_position`` has 64 bins, and 16 of each document.
         """
-        lengths, edges = self._lab.sizes.lengths, np.linspace(0, self._lab.sizes.target, _BINS + 1).astype(int)
+        losses, edges = self.losses[name], np.linspace(0, self._lab.sizes.target, _BINS + 1).astype(int)
         spans = [slice(max(0, start - 1), stop - 1) for start, stop in pairwise(edges)]
         bins = np.stack([losses[:, span].mean(1) for span in spans], 1)
         return {
-            "ppl": {length: math.exp(losses[:, : length - 1].mean()) for length in lengths},
-            "sums": {length: np.round(losses[:, : length - 1].sum(1), 3) for length in lengths},
+            "ppl": {str(length): math.exp(each[name].mean()) for length, each in self._at.items()},
+            "sums": {str(length): np.round(each[name].sum(1), 3) for length, each in self._at.items()},
             "beyond": np.round(self._beyond(losses), 5),
             "far_sums": np.round((losses * self._lab.far).sum(1), 3),
             "by_position": np.round(bins.mean(0), 4),
@@ -132,14 +137,14 @@ class Measured:
 
     def _paired(self, base: str) -> dict[str, Any]:
         """Returns the changes of all other schedules against one."""
-        found, other = {}, self.losses[base]
+        found, short = {}, self._at[self._trained]
         for name, losses in self.losses.items():
             if name == base:
                 continue
-            apart = losses - other
+            apart = losses - self.losses[base]
             found[name] = {
                 "all": change(self._lab, apart.mean(1)),
-                "short": change(self._lab, apart[:, : self._trained - 1].mean(1)),
+                "short": change(self._lab, (short[name] - short[base]).mean(1)),
                 "beyond": change(self._lab, self._beyond(apart)),
                 "far": change(self._lab, self._far(apart)),
             }

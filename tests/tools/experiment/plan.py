@@ -143,11 +143,13 @@ class Schedules:
         return [*(f"{name}:factor={factor}" for factor in factors for name in ("linear", "ntk", "yarn")), "cope"]
 
     def wide(self) -> list[str]:
-        """Further schedules, and larger thetas."""
-        factor = self._sizes.factor
+        """All other schedules that need no numbers of a model, and larger thetas."""
+        factor, trained = self._sizes.factor, self._sizes.trained
+        adaptive = [f"dynamic:factor={factor}", "dynamic-yarn"]
+        others = [f"resonance:over=yarn,factor={factor}", f"giraffe:truncate={trained}", *adaptive]
         names = ("ntk-su", "ntk-mixed", "ntk-critical", "ntk-by-parts", "llama3")
         larger = [f"ntk:factor={times * factor}" for times in (2, 4)]
-        return [*(f"{name}:factor={factor}" for name in names), "abf:rope_theta=500000", *larger]
+        return [*(f"{name}:factor={factor}" for name in names), *others, "abf:rope_theta=500000", *larger]
 
     def grid(self, factor: int) -> list[str]:
         """YaRN's ramps: where it begins and ends, in whole pairs or between them."""
@@ -172,12 +174,12 @@ ARMS = (*LONG_ARMS, SHORT_ARM)
 """Arms of fine-tuning at the target, and one with as many tokens at the trained length."""
 
 GROUPS = {
-    "base": ["train", "main", "grid", "recommend", "search", "transfer"],
+    "base": ["train", "main", "remapped", "grid", "recommend", "search", "transfer", "regret"],
     "tune": [*ARMS, "retrieval", "wide"],
-    "ramps": ["grid-2", "grid-4"],
+    "ramps": ["grid-2", "grid-4", "regret"],
     "all": [
-        *("train", "main", *LONG_ARMS, "grid", "recommend", "search", "transfer"),
-        *(SHORT_ARM, "retrieval", "wide", "grid-2", "grid-4"),
+        *("train", "main", "remapped", *LONG_ARMS, "grid", "recommend", "search", "transfer"),
+        *(SHORT_ARM, "retrieval", "wide", "grid-2", "grid-4", "regret"),
     ],
 }
 
@@ -212,6 +214,8 @@ def work(stage: str, settings: Settings) -> tuple[float | None, float]:
     costs: dict[str, tuple[float | None, float]] = {
         "train": (None, 20),
         "main": ((1 + len(schedules.main())) * schedule + truncation, 12),
+        "remapped": (8 * schedule, 6),
+        "regret": (0.0, 0),
         "grid": grid,
         "grid-2": grid,
         "grid-4": grid,

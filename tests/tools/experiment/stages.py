@@ -8,11 +8,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from .building import BOS
 from .lab import Lab
-from .measuring import TRUNCATION, Measured, recommend, retrieval, search
+from .measuring import TRUNCATION, Measured, change, recommend, retrieval, search
 from .plan import ARMS, SHORT_ARM, work
 from .pretraining import Pretraining
 from .training import build
@@ -41,6 +42,7 @@ def stages_of(stages: list[str]) -> dict[str, Callable[[Lab], Entry]]:
     return {
         "train": lambda lab: Pretraining(lab).run(),
         "main": measure_main,
+        "remapped": measure_remapped,
         "grid": partial(measure_grid, title="grid"),
         "grid-2": partial(measure_grid, title="grid-2", factor=2),
         "grid-4": partial(measure_grid, title="grid-4", factor=4),
@@ -48,6 +50,7 @@ def stages_of(stages: list[str]) -> dict[str, Callable[[Lab], Entry]]:
         "recommend": run_recommend,
         "search": run_search,
         "transfer": measure_transfer,
+        "regret": compare_with_grids,
         "retrieval": measure_retrieval,
         **arms,
     }
@@ -99,6 +102,13 @@ def measure_main(lab: Lab) -> Entry:
     measured = Measured(lab, base_model(lab), lab.schedules.main(), truncation=True)
     measured.show("main")
     return measured.entry | {"losses_dropped": lab.store_losses("main", measured.losses)}
+
+
+def measure_remapped(lab: Lab) -> Entry:
+    """What any table leaves behind: positions remapped by distance, with their scale and without."""
+    measured = Measured(lab, base_model(lab), [lab.schedules.default], remapped=True)
+    measured.show("remapped")
+    return measured.entry
 
 
 def measure_grid(lab: Lab, title: str, factor: int | None = None) -> Entry:
@@ -153,11 +163,13 @@ def run_search(lab: Lab) -> Entry:
 
 def chosen(lab: Lab) -> list[str]:
     """Returns the schedules that were found without the measured documents, and a rule of thumb."""
+    advice = lab.results.get("recommend", {})
     found = [
         lab.schedules.default,
         lab.schedules.rule,
         lab.results.get("search", {}).get("spec"),
-        lab.results.get("recommend", {}).get("lowest"),
+        advice.get("lowest"),
+        advice.get("schedule"),
     ]
     return [each for each in dict.fromkeys(found) if each not in (None, "as-is", TRUNCATION)]
 
@@ -169,6 +181,20 @@ def measure_transfer(lab: Lab) -> Entry:
     lab.store_losses("transfer", {name: each for name, each in measured.losses.items() if name not in known})
     measured.show("transfer")
     return measured.entry
+
+
+def compare_with_grids(lab: Lab) -> Entry:
+    """How far what was chosen by some documents is above the best of all that was measured on the others."""
+    target, sums = str(lab.sizes.target), dict[str, np.ndarray]()
+    for stage in ("main", "wide", "grid", "grid-2", "grid-4", "transfer"):
+        for name, each in lab.results.get(stage, {}).get("schedules", {}).items():
+            if name != TRUNCATION:
+                sums[name] = np.asarray(each["sums"][target])
+    best, above = min(sums, key=lambda name: sums[name].sum()), {}
+    for name in lab.results.get("transfer", {}).get("schedules", {}):
+        above[name] = change(lab, (sums[name] - sums[best]) / (lab.sizes.target - 1))
+        lab.say(f"{name} above {best}, the best of {len(sums)}: {above[name]}")
+    return {"best": best, "schedules": len(sums), "above": above}
 
 
 def fine_tune(lab: Lab, stage: str, stages: list[str]) -> Entry:
