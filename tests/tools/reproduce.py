@@ -2,14 +2,14 @@
 
 ``python tests/tools/reproduce.py OUT`` takes hours on two cores; each arm is a folder of its own, and what is finished
 is not run again. ``--only ARM`` (repeatable) runs some, ``--list`` shows them. Each claim is a difference of losses
-on the same tokens of held-out modules of the standard library, with its t interval over the modules.
+on the same tokens of held-out modules of the standard library, judged by the rule for sentences: by an interval over
+the modules that holds together with all others of the page.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -19,15 +19,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from reference_model import training_documents
-from transformers import AutoModelForCausalLM, AutoTokenizer, Trainer, TrainingArguments, default_data_collator
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import ropescale
 from ropescale.evals import Result
 from ropescale.evals.reference import CHECKPOINT, FOUND, held_out_documents, save_taught
-
-sys.path.append(str(Path(__file__).parents[2] / "docs" / "examples"))
-from training_parts import MixedWindows, chunked_loss, pack
+from ropescale.evals.statistics.intervals import Average, average, familywise
 
 TRAINED, TARGET, BEYOND = 256, 2048, 4096
 STEPS, SHORT = 400, 200
@@ -38,8 +35,8 @@ SPECS = {
     "ntk": "ntk:factor=8",
     "control": "linear:factor=1",
 }
-T_25 = 2.0595
-"""The 97.5% quantile of t with 25 degrees of freedom: 26 modules."""
+FAMILY = 43
+"""The intervals of the page, which hold together."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +70,11 @@ def arms() -> Iterator[Arm]:
 
 def run(arm: Arm, out: Path, steps: int | None = None, texts: list[str] | None = None) -> None:
     """Trains, with a measurement before, every hundred steps and after; of a taught model, asks it as well."""
+    sys.path.append(str(Path(__file__).parents[2] / "docs" / "examples"))
+    from reference_model import training_documents
+    from training_parts import MixedWindows, chunked_loss, pack
+    from transformers import Trainer, TrainingArguments, default_data_collator
+
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "taught" if arm.taught else CHECKPOINT
         if arm.taught:
@@ -133,21 +135,25 @@ def untrained(out: Path) -> None:
         ask(taught, tokenizer, out / "answers", schedules=specs)
 
 
-def change(out: Path, one: str, two: str, length: int, first: int = 0) -> str | None:
-    """The mean loss of one point minus another's in nats, on the same tokens, with its interval over documents.
+def change(out: Path, one: str, two: str, length: int, first: int = 0) -> Average | None:
+    """The loss of one point minus another's in the average module, on the same tokens; None where one was not run.
 
     A point is ``ARM/STEP`` or ``untrained/0/SCHEDULE``; ``first`` leaves out the tokens before that position.
     """
-    pair = [losses(out, point, length) for point in (one, two)]
-    if pair[0] is None or pair[1] is None:
+    ours, theirs = (losses(out, point, length) for point in (one, two))
+    if ours is None or theirs is None:
         return None
     if "truncation" in (one.split("/")[-1], two.split("/")[-1]):
         first = max(first, TRAINED)
-    rows = [(a[-(length - first) :] - b[-(length - first) :]).astype(float) for a, b in zip(*pair)]
-    sums, counts = np.array([each.sum() for each in rows]), np.array([len(each) for each in rows])
-    mean = sums.sum() / counts.sum()
-    error = math.sqrt(((sums - mean * counts) ** 2).sum() * len(rows) / (len(rows) - 1)) / counts.sum()
-    return f"{mean:+.4f} ± {T_25 * error:.4f}"
+    rows = [(a[-(length - first) :] - b[-(length - first) :]).astype(float) for a, b in zip(ours, theirs)]
+    return average([each.sum() for each in rows], [len(each) for each in rows], familywise(FAMILY))
+
+
+def verdict(low: float | None, high: float | None, allowed: float = 0.0) -> str:
+    """Whether a difference is shown to be below what is allowed."""
+    if low is None or high is None or low <= allowed <= high:
+        return "undecided"
+    return "holds" if high < allowed else "does not hold"
 
 
 def losses(out: Path, point: str, length: int) -> list[np.ndarray] | None:
@@ -164,26 +170,33 @@ def losses(out: Path, point: str, length: int) -> list[np.ndarray] | None:
     return found.losses(label, length)
 
 
-def claims() -> list[tuple[str, str, str, int, int]]:
-    """What each claim compares: words, two points, the length, and the first position that counts."""
+def claims() -> list[tuple[str, str, str, int, int, float]]:
+    """What each claim compares: words, two points, the length, the first position that counts, what is allowed."""
     zero = {name: f"untrained/0/{spec}" for name, spec in SPECS.items()}
+    cut, half = "untrained/0/truncation", TARGET // 2
     return [
-        ("untrained: NTK minus PI", zero["ntk"], zero["linear"], TARGET, 0),
-        ("untrained: YaRN minus NTK", zero["yarn"], zero["ntk"], TARGET, 0),
-        ("untrained: dynamic YaRN minus the original, short", "untrained/0/dynamic-yarn", "untrained/0/as-is", 256, 0),
-        *[(f"{n}: 200 steps minus none", f"{n}/200", f"{n}/0", TARGET, 0) for n in ("linear", "yarn")],
-        *[(f"{n}: 200 steps minus truncation", f"{n}/200", "untrained/0/truncation", TARGET, TARGET // 2)
+        *[(f"untrained: {n} minus PI", zero[n], zero["linear"], TARGET, 0, 0.0) for n in ("ntk", "yarn")],
+        ("untrained: YaRN minus NTK", zero["yarn"], zero["ntk"], TARGET, 0, 0.0),
+        *[("untrained: found minus YaRN", zero["found"], zero["yarn"], n, 0, 0.0) for n in (TARGET, TRAINED)],
+        ("dynamic YaRN minus the original", "untrained/0/dynamic-yarn", "untrained/0/as-is", TRAINED, 0, 0.01),
+        ("dynamic YaRN minus YaRN", "untrained/0/dynamic-yarn", zero["yarn"], TARGET, 0, 0.01),
+        *[(f"{n}: 200 steps minus none", f"{n}/200", f"{n}/0", TARGET, 0, 0.0) for n in ("linear", "yarn")],
+        *[(f"{n}: 200 steps minus truncation", f"{n}/200", cut, TARGET, half, 0.0)
           for n in ("linear", "yarn", "found")],
-        ("PI, 400 steps, minus the original, short", "linear/400", "untrained/0/as-is", 256, 0),
-        ("PI minus no schedule, 400 steps", "linear/400", "control/400", TARGET, 0),
-        ("YaRN, 100 steps, minus PI, 400", "yarn/100", "linear/400", TARGET, 0),
-        ("PI minus NTK, 400 steps", "linear/400", "ntk/400", TARGET, 0),
-        ("YaRN minus PI, 400 steps", "yarn/400", "linear/400", TARGET, 0),
-        *[(f"found minus YaRN, {step} steps", f"found/{step}", f"yarn/{step}", TARGET, 0) for step in (100, 200, 400)],
-        *[(f"found minus YaRN, seed {s}", f"found-seed-{s}/200", f"yarn-seed-{s}/200", TARGET, 0) for s in range(3)],
-        ("mixed minus plain, short", "mixed/200", "yarn-seed-0/200", 256, 0),
-        ("YaRN minus the original trained within its length, short", "yarn/200", "short-windows/200", 256, 0),
-        ("beyond the training: windows of 2,048 minus of 4,096", "beyond/200", "yarn-4096/200", BEYOND, 0),
+        ("PI, 400 steps, minus the original", "linear/400", "untrained/0/as-is", TRAINED, 0, 0.0488),
+        ("PI minus no schedule, 400 steps", "linear/400", "control/400", TARGET, 0, 0.0),
+        ("YaRN, 100 steps, minus PI, 400", "yarn/100", "linear/400", TARGET, 0, 0.0),
+        ("PI minus NTK, 400 steps", "linear/400", "ntk/400", TARGET, 0, 0.0),
+        *[(f"YaRN minus {n}, 400 steps", "yarn/400", f"{n}/400", TARGET, 0, 0.0) for n in ("linear", "ntk")],
+        *[(f"found minus YaRN, {n} steps", f"found/{n}", f"yarn/{n}", TARGET, 0, 0.0) for n in (100, 200, 400)],
+        *[(f"found minus YaRN, seed {n}", f"found-seed-{n}/200", f"yarn-seed-{n}/200", TARGET, 0, 0.0)
+          for n in range(3)],
+        *[(f"{n}, 200 steps, minus the original", f"{n}-seed-0/200", "untrained/0/as-is", TRAINED, 0, 0.0296)
+          for n in ("yarn", "found")],
+        *[(f"{n} minus the original trained within its length", f"{n}-seed-0/200", "short-windows/200", TRAINED, 0,
+           0.0296) for n in ("yarn", "found")],
+        ("mixed minus plain", "mixed/200", "yarn-seed-0/200", TRAINED, 0, 0.0),
+        ("windows of 2,048 minus of 4,096", "beyond/200", "yarn-4096/200", BEYOND, half * 2, 0.05),
     ]  # fmt: skip
 
 
@@ -203,8 +216,13 @@ def main() -> None:
         elif not done.exists() and (not given.only or name in given.only):
             run(arm, given.out / name, given.steps) if arm else untrained(given.out / name)
             done.write_text(json.dumps(vars(arm) if arm else {}))
-    for words, one, two, length, first in claims() if not given.list else ():
-        print(f"| {words}, at {length:,} | {change(given.out, one, two, length, first) or 'not run'} |")
+    for words, one, two, length, first, allowed in claims() if not given.list else ():
+        found = change(given.out, one, two, length, first)
+        if found is None or found.low is None or found.high is None:
+            print(f"| {words}, at {length:,} | not run |")
+            continue
+        judged = verdict(found.low, found.high, allowed)
+        print(f"| {words}, at {length:,} | {judged} | {found.mean:+.4f} ({found.low:+.4f} to {found.high:+.4f}) |")
 
 
 if __name__ == "__main__":
