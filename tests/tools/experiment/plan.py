@@ -109,7 +109,7 @@ FULL = Settings(sizes=Sizes(12, 640, 10, 5, 64, 1792, 16384, trained=2048, targe
 TINY = replace(
     FULL,
     sizes=Sizes(2, 64, 4, 2, 16, 128, 1024, trained=64, target=512),
-    train_seconds=20,
+    train_seconds=60,
     train_steps=300,
     rate=3e-3,
     rows=8,
