@@ -158,7 +158,7 @@ def verdict(low: float | None, high: float | None, allowed: float = 0.0) -> str:
 
 def losses(out: Path, point: str, length: int) -> list[np.ndarray] | None:
     """The losses of each module's tokens up to a length, those of truncation beyond the trained one alone."""
-    arm, step, *schedule = point.split("/")
+    arm, step, *schedule = point.split("/", 2)
     folder = next((f for f in (out / arm / "measured").glob("step-*") if int(f.name[5:]) == int(step)), None)
     if folder is None:
         return None
