@@ -32,7 +32,6 @@ def command(ctx: click.Context, out: str) -> None:
     from ..evals.reference import CHECKPOINT, held_out_documents
     from ..evals.results.folder import writable_folder
     from ..files import atomic_write, translated
-    from ..verifying.examining import verify
 
     folder = writable_folder(out)
     patched, text = folder / "yarn-x8", folder / "text.jsonl"
@@ -42,6 +41,8 @@ def command(ctx: click.Context, out: str) -> None:
         raise CheckpointError(f"{folder} holds the results of another text; choose another folder with -o")
     say(f"1. patch: the reference model, trained at 256 tokens, to 2048 with YaRN x8 -> {patched}")
     patch_checkpoint(CHECKPOINT, patched, "yarn", factor=8, force=True)
+    from ..verifying.examining import verify  # late: it imports torch
+
     say("2. verify: build it as stock transformers would, and read the frequencies back")
     report = verify(patched)
     worst = max(module.difference for module in report.modules)

@@ -70,9 +70,16 @@ def command(model: str, generate: bool, lengths: tuple[int, ...], as_json: bool,
     half-precision rounding is tolerated, unless only one of the two models agrees up to float32 rounding. For a GGUF
     file of few bits, MODEL is rounded, too, to see what that explains.
     """
+    from ..adapters import read_configs
     from ..errors import DataError, VerificationError
+    from ..schedules.specs import parse
 
     [*urls], [*names], timeout = (options.pop(name) for name in ("servers", "served_name", "timeout"))
+    read_configs(model, options["revision"])  # what is mistyped is told before torch is imported
+    if options["like"]:
+        read_configs(options["like"])
+    if options["schedule"]:
+        parse(options["schedule"])
     if urls:
         from ..evals.backends.server import Server
         from ..evals.backends.server_verifying import verify_served

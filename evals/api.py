@@ -23,6 +23,7 @@ from .backends.opening import OpenedModel, opened
 from .backends.schedules import Schedules, filled, requested
 from .data.given import folders_in, prompts_in, refuse_endless, texts_of
 from .data.key_tokens import ALPHA, BETA, KIND, MAX_LENGTH, STRIDE, WINDOW, KeySpans, check_replaceable, check_window
+from .data.sources import TextSource
 from .data.windows import check_lengths, check_stride
 from .parallel.processes import Group, World, together
 from .progress import Notes
@@ -256,6 +257,8 @@ def retrieval(
     def prepare(here: World, notes: Notes) -> RetrievalRun:
         sizes = check_lengths(lengths)
         planned = _planned(asked, given, sizes[-1], notes)
+        if isinstance(prompts, str | Path):
+            TextSource([str(prompts)]).kinds()  # before transformers is imported
         if given.tokenizer is None:
             raise DataError("retrieval writes prompts; give tokenizer=", "tokenizer")
         prompt_set = make_prompts(given.tokenizer, sizes, depths, options)
@@ -341,10 +344,10 @@ def recommend(
     from .recommending.results import Recommendation
 
     def prepare(here: World, notes: Notes) -> RecommendRun:
-        from .recommending.recommend_run import RecommendRun
-
         reading = replace(text, progress=notes)
         corpus = _corpus(given, documents, objective.lengths, bos, reading, notes)
+        from .recommending.recommend_run import RecommendRun
+
         backend = given.backend(here, logits_bytes)
         return RecommendRun(backend, corpus, objective, candidates, replace(options, text=reading))
 
@@ -414,13 +417,13 @@ def search(
     file = None if out is None else files_of(out)[0]
 
     def prepare(here: World, notes: Notes) -> SearchRun:
+        running = replace(options, progress=notes)
+        refuse_endless(documents, max_docs)
+        texts, source = texts_of(documents)
         from .searching.search_run import SearchRun
         from .searching.search_space import space_of
         from .searching.windows import feed_text
 
-        running = replace(options, progress=notes)
-        refuse_endless(documents, max_docs)
-        texts, source = texts_of(documents)
         space_of(plan, target, options.engine)
         data = feed_text(texts, target, given.tokenizer, bos, running, source=source)
         given.warn(notes)

@@ -206,13 +206,11 @@ class TextSource:
                 "max_docs",
             )
 
-    def texts(self) -> dict[str, Iterator[Unread]]:
-        """Returns an iterator over each source's documents, by source.
-
-        Only the first document of each source is read before the iteration.
+    def kinds(self) -> dict[str, Kind]:
+        """Returns the kind of each source; nothing is read.
 
         Raises:
-            DataError: as for :func:`read_texts`.
+            DataError: a source is missing, or an option does not apply.
         """
         kinds = {name: next((kind for kind in KINDS if kind.takes(name)), None) for name in self.names}
         for name, kind in kinds.items():
@@ -225,7 +223,17 @@ class TextSource:
                     raise DataError(
                         f"{option} is given, and {name} is {kind.what}, which does not use it; leave it out", option
                     )
-        return {name: self._read(name, kind) for name, kind in kinds.items() if kind}
+        return {name: kind for name, kind in kinds.items() if kind}
+
+    def texts(self) -> dict[str, Iterator[Unread]]:
+        """Returns an iterator over each source's documents, by source.
+
+        Only the first document of each source is read before the iteration.
+
+        Raises:
+            DataError: as for :func:`read_texts`.
+        """
+        return {name: self._read(name, kind) for name, kind in self.kinds().items()}
 
     def _read(self, name: str, kind: Kind) -> Iterator[Unread]:
         """Reads a source's first document, and returns an iterator over all of the source's documents."""
