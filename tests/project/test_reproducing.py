@@ -99,6 +99,25 @@ def test_the_differences_of_losses_are_those_of_the_perplexities(page, rows):
         "Trained, YaRN is the best of the published ones": [nats("YaRN", 400) - nats(n, 400) for n in ("PI", "NTK")],
         "`found` stays better than YaRN": [nats("`found`", n) - nats("YaRN", n) for n in (100, 200, 400)],
     }  # fmt: skip
+    second = "| | 256 | 512 | 1,024 | 2,048 |"
+    after = {name: cells(page, f"{name}, 200 steps", f"{second} nats") for name in ("YaRN", "`found`")}
+    original = cells(page, "truncation of the original", f"{second} nats")
+    both = cells(page, "truncation of the original trained in windows of 256", f"{second} nats")
+    mixed = cells(page, "YaRN, mixed windows, 200 steps", f"{second} nats")
+    native = math.log(float(re.search(r"at 256, ([\d.]+) at 2,048", " ".join(page.split()))[1]))
+    right = {name: cells(page, name, f"{second}\n")[3][0] for name in ("YaRN", "PI", "control")}
+    wanted |= {
+        "200 steps beat truncation": [each[4][0] - original[4][0] for each in after.values()],
+        "... also of the original trained on as much text in short windows": [
+            each[4][0] - both[4][0] for each in after.values()],
+        "After 200 steps short context costs at most 3%": [math.log(each[0][0]) - as_is for each in after.values()],
+        "... also against the original trained on as much text": [
+            math.log(each[0][0] / both[0][0]) for each in after.values()],
+        "Mixed windows keep short context better": [math.log(mixed[0][0] / after["YaRN"][0][0])],
+        "Extended is nearly as good as trained at the target": [nats(n, 400) - native for n in ("YaRN", "`found`")],
+        "Trained, YaRN retrieves farther than PI": [(right["PI"] - right["YaRN"]) / 50],
+        "After 200 steps PI retrieves at the target, no schedule does not": [(right["control"] - right["PI"]) / 50],
+    }  # fmt: skip
     for claim, differences in wanted.items():
         assert [each[0] for each in bounds(rows[claim][1])] == pytest.approx(differences, abs=1.2e-3), claim
 
