@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
-from functools import partial
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from .checkpoints.locating import ADAPTER, checked, locate, read_config
 from .configs.configuration import Configuration, widened
 from .engines import ENGINES
 from .engines.advice import ways_out
-from .engines.base import Engine, Serving, Source, as_it_lies, of_plan
+from .engines.base import Serving, Source, as_it_lies, of_plan
 from .engines.exported import Export, exported, scaling_option, words
 from .errors import CheckpointError, ScheduleError
 from .files import local_path
 from .output.formatting import argument, brief
 from .planning.plan import Plan, make_plan, refuse_unused
-from .record import original_config, read_record
+from .record import read_record
 from .request import Request, RequestOptions
 from .schedules.as_is import stock_table
+
+if TYPE_CHECKING:
+    from .stored_record import Record
 
 
 def export(
@@ -44,26 +46,7 @@ def export(
         ScheduleError: the engine is unknown, the schedule does not fit, or no configuration can express it.
         RopescaleError: the model cannot be read.
     """
-    if engine not in ENGINES:
-        raise ScheduleError(f"unknown engine {brief(engine)}; choose from {', '.join(ENGINES)}")
-    request = Request.of(schedule, **options)
-    folder = locate(model, revision, weights=False)
-    if (folder / ADAPTER).exists():
-        raise CheckpointError(
-            f"{folder} is a PEFT adapter; merge it into its base (merge_and_unload), and export the saved result"
-        )
-    checked(folder)
-    name = argument(local_path(model)) if local_path(model).is_dir() else str(model)
-    if request.spec is None:
-        refuse_unused(request, ())
-        done, serving, request = _stored(ENGINES[engine], name, folder, revision)
-    else:
-        done, serving, request = _under_schedule(ENGINES[engine], name, folder, revision, request)
-    if done.error is None:
-        return done
-    stored, original = _read(folder, request is not None and request.on_top)
-    serve = partial(_serving, name, stored, folder, revision)
-    return replace(done, advice=tuple(ways_out(engine, serving, request, original.raw, serve)))
+    return exports(model, [engine], schedule, revision=revision, **options)[0]
 
 
 def exports(
@@ -75,62 +58,90 @@ def exports(
     **options: Unpack[RequestOptions],
 ) -> list[Export]:
     """Returns what :func:`export` returns for each engine, by default for all."""
-    return [export(model, engine, schedule, revision=revision, **options) for engine in dict.fromkeys(engines)]
+    chosen = list(dict.fromkeys(engines))
+    for engine in chosen:
+        if engine not in ENGINES:
+            raise ScheduleError(f"unknown engine {brief(engine)}; choose from {', '.join(ENGINES)}")
+    request = Request.of(schedule, **options)
+    folder = locate(model, revision, weights=False)
+    if (folder / ADAPTER).exists():
+        raise CheckpointError(
+            f"{folder} is a PEFT adapter; merge it into its base (merge_and_unload), and export the saved result"
+        )
+    stored = Configuration.read(read_config(checked(folder)))
+    name = argument(local_path(model)) if local_path(model).is_dir() else str(model)
+    weights = _Weights(name, revision, stored, read_record(folder))
+    if request.spec is None:
+        refuse_unused(request, ())
+        return [_of_folder(weights, engine) for engine in chosen]
+    return [_of_schedule(weights, engine, request) for engine in chosen]
 
 
-def _read(folder: Path, on_top: bool = False) -> tuple[Configuration, Configuration]:
-    """Reads a folder's configuration, and the configuration that a schedule builds on."""
-    config = read_config(folder)
-    return Configuration.read(config), Configuration.read(original_config(config, folder, on_top))
+@dataclass(frozen=True)
+class _Weights:
+    """The weights to serve: their name in commands, and what their folder holds, read once."""
+
+    name: str
+    revision: str | None
+    stored: Configuration
+    record: Record | None
+
+    def original(self, on_top: bool) -> Configuration:
+        """Returns the configuration that a schedule builds on."""
+        if self.record is None or on_top:
+            return self.stored
+        return Configuration.read(self.record.undo.apply(dict(self.stored.raw)))
+
+    def under(self, plan: Plan) -> Serving:
+        """Describes how to serve the weights under a plan."""
+        scaled = scaling_option(plan.request) if plan.original.is_scaled else ()
+        folder = argument(self.record.source) if self.record else None
+        source = Source(words(plan.specs, plan.request), folder, self.revision, scaled)
+        return of_plan(self.name, self.stored, plan, source)
+
+    def export(self, engine: str, serving: Serving, specs: Mapping[str, str], request: Request | None) -> Export:
+        """Exports the weights, with the ways out if the engine cannot compute the schedule of the request."""
+        done = exported(ENGINES[engine], serving, specs)
+        if done.error is None:
+            return done
+        config = self.original(request is not None and request.on_top).raw
+        return replace(done, advice=tuple(ways_out(engine, serving, request, config, self.under)))
 
 
-def _stored(engine: Engine, name: str, folder: Path, revision: str | None) -> tuple[Export, Serving, Request | None]:
-    """Exports an unchanged folder; also returns the request that the folder was patched with, if any.
+def _of_folder(weights: _Weights, engine: str) -> Export:
+    """Exports an unchanged folder, which may have been patched.
 
     Raises:
         ScheduleError: the rope type is unknown, or a parameter of the scaling is out of range.
     """
-    (stored, original), record = _read(folder), read_record(folder)
+    stored, record = weights.stored, weights.record
     for rope in stored.ropes.values():
         stock_table(rope, rope.max_length)
     if record is None:
-        serving = as_it_lies(name, stored, stored.meant_length, Source(revision=revision))
-        return exported(engine, serving, {}), serving, None
-    specs = dict(record.spec)
-    # the request that the folder's record describes
-    changed = {key: length for key, length in record.original_length.items() if key in original.ropes}
-    other = [length for key, length in changed.items() if length != original.ropes[key].original_length]
-    scaled, beneath = any(original.ropes[key].is_scaled for key in changed), bool(record.beneath)
+        serving = as_it_lies(weights.name, stored, stored.meant_length, Source(revision=weights.revision))
+        return weights.export(engine, serving, {}, None)
+    # the request that the record describes
+    specs, ropes = dict(record.spec), weights.original(on_top=False).ropes
+    changed = {key: length for key, length in record.original_length.items() if key in ropes}
+    other = [length for key, length in changed.items() if length != ropes[key].original_length]
+    scaled, beneath = any(ropes[key].is_scaled for key in changed), bool(record.beneath)
     replaces = scaled and not beneath
     given = Request(specs, original_length=next(iter(other), None), replace_scaling=replaces, on_top=beneath)
-    source = Source(words(specs, given), argument(record.source), revision, scaling_option(given))
-    serving = as_it_lies(name, stored, record.length, source)
-    return exported(engine, serving, specs), serving, given
+    source = Source(words(specs, given), argument(record.source), weights.revision, scaling_option(given))
+    return weights.export(engine, as_it_lies(weights.name, stored, record.length, source), specs, given)
 
 
-def _under_schedule(
-    engine: Engine, name: str, folder: Path, revision: str | None, request: Request
-) -> tuple[Export, Serving, Request]:
+def _of_schedule(weights: _Weights, engine: str, request: Request) -> Export:
     """Exports the weights with a schedule that is not saved in a folder."""
-    stored, original = _read(folder, request.on_top)
-    serve = partial(_serving, name, stored, folder, revision)
-    plan = make_plan(original.raw, request, lambda other: engine.computes(serve(other)))
+    original = weights.original(request.on_top)
+    plan = make_plan(original.raw, request, lambda other: ENGINES[engine].computes(weights.under(other)))
     refuse_unused(request, plan.used if plan.changes else {"target_length"})
     if plan.unsavable:
         raise plan.unsavable
     if not plan.changes and request.target_length is not None:
-        wide = widened(stored, request.target_length)
-        plan = replace(plan, original=stored, planned=wide, length=request.target_length)
+        wide = widened(weights.stored, request.target_length)
+        plan = replace(plan, original=weights.stored, planned=wide, length=request.target_length)
     elif not plan.changes:
         raise ScheduleError("as-is changes nothing; leave the schedule out to serve the unchanged checkpoint")
-    serving = serve(plan)
-    done = exported(engine, serving, plan.specs)
-    return replace(done, notes=(*plan.notes, *done.notes)), serving, request
-
-
-def _serving(name: str, stored: Configuration, folder: Path, revision: str | None, plan: Plan) -> Serving:
-    """Describes how to serve a folder's weights under a plan."""
-    record = read_record(folder)
-    scaled = scaling_option(plan.request) if plan.original.is_scaled else ()
-    source = Source(words(plan.specs, plan.request), argument(record.source) if record else None, revision, scaled)
-    return of_plan(name, stored, plan, source)
+    done = weights.export(engine, weights.under(plan), plan.specs, request)
+    return replace(done, notes=(*plan.notes, *done.notes))

@@ -56,8 +56,8 @@ def load_model(
 
     from ..models.rotary_modules import quiet_transformers
 
-    refuse_unloadable(folder)
-    refuse_code(folder, trust_remote_code)
+    config = read_config(folder)
+    refuse_unloadable(folder, config, trust_remote_code)
     shards_of(folder)  # raises an error for an index that names files outside the folder
     if not sys.stderr.isatty():
         bars.disable_progress_bar()
@@ -78,7 +78,7 @@ def load_model(
             how["distributed_config"] = DistributedConfig(tp_plan="auto")
         modeling, sharding = map(quiet_transformers, ("transformers.modeling_utils", "transformers.distributed"))
         with quiet_transformers(), modeling, sharding:  # quiet modeling makes transformers report what is not sharded
-            loaded = auto_class(read_config(folder)).from_pretrained(folder, **how)
+            loaded = auto_class(config).from_pretrained(folder, **how)
             return _complete(folder, loaded, None if device_map is not None or tensor_parallel else place)
     except (ConfigError, CheckpointError):
         raise
@@ -151,8 +151,8 @@ def load_tokenizer(
     """
     from transformers import AutoTokenizer
 
-    refuse_unloadable(base or folder)
-    refuse_code(base or folder, trust_remote_code)
+    of_model = base or folder
+    refuse_unloadable(of_model, read_config(of_model), trust_remote_code)
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, **_code(trust_remote_code))
     except Exception as error:  # errors of many libraries, which all mean that the tokenizer cannot be loaded
@@ -164,46 +164,21 @@ def load_tokenizer(
     return tokenizer
 
 
-def refuse_code(folder: Path, trust_remote_code: bool = False) -> None:
-    """Raises an error if transformers can load a checkpoint only by running code that the checkpoint has or names.
+def refuse_unloadable(folder: Path, config: Json, trust_remote_code: bool = False) -> None:
+    """Raises an error if transformers cannot load a checkpoint, or only by running code that it has or names.
 
     Model types that transformers supports are loaded by its own classes, even if the checkpoint contains code.
 
     Raises:
-        ConfigError: the checkpoint needs such code; the message names the code and the option that allows it.
-    """
-    if trust_remote_code:
-        return
-    from transformers.models.auto import modeling_auto
-
-    config = read_config(folder)
-    known = {*modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, *modeling_auto.MODEL_MAPPING_NAMES}
-    ending = "read that code, and allow it if you trust it"
-    for section in (config, *(value for value in config.values() if isinstance(value, Mapping))):
-        code, kind = remote_code(section), section.get("model_type")
-        if code and not (isinstance(kind, str) and kind in known):
-            raise ConfigError(
-                f"{folder} needs custom code ({cut(code, 100)}), because transformers has no model type "
-                f"{brief(kind)}; {ending}",
-                "trust_remote_code",
-            )
-    for name, value in _leaves(config):
-        if "implementation" in name and isinstance(value, str) and "/" in value:
-            raise ConfigError(
-                f"{folder}/config.json requires code from the Hub ({cut(name, 100)}: {brief(value)}); {ending}",
-                "trust_remote_code",
-            )
-
-
-def refuse_unloadable(folder: Path) -> None:
-    """Raises an error if a checkpoint would make transformers build too many modules, or names an unknown dtype.
-
-    Raises:
-        ConfigError: a size in the configuration exceeds that of any model, or the dtype is not one of torch's.
+        ConfigError: a size in the configuration exceeds that of any model, which would build too many modules; the
+            dtype is not one of torch's; or the checkpoint needs code: the message names it and the option that allows
+            it.
     """
     import torch
+    from transformers.models.auto import modeling_auto
 
-    config = read_config(folder)
+    known = {*modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, *modeling_auto.MODEL_MAPPING_NAMES}
+    ending = "read that code, and allow it if you trust it"
     for section in (config, *(value for value in config.values() if isinstance(value, Mapping))):
         for name in ("dtype", "torch_dtype"):
             found = section.get(name)
@@ -212,10 +187,22 @@ def refuse_unloadable(folder: Path) -> None:
                     f"{name} is {brief(found)} in {folder}/config.json, which is not a torch dtype; write one, such "
                     "as bfloat16"
                 )
+        code, kind = remote_code(section), section.get("model_type")
+        if code and not trust_remote_code and not (isinstance(kind, str) and kind in known):
+            raise ConfigError(
+                f"{folder} needs custom code ({cut(code, 100)}), because transformers has no model type "
+                f"{brief(kind)}; {ending}",
+                "trust_remote_code",
+            )
     for name, value in _leaves(config):
         most = next((most for words, most in _MOST if words.search(name.rpartition(".")[2])), None)
         if most is not None and isinstance(value, (int, float)) and not value <= most:
             raise ConfigError(f"{name} is {brief(value)} in {folder}/config.json, and no model has more than {most}")
+        if not trust_remote_code and "implementation" in name and isinstance(value, str) and "/" in value:
+            raise ConfigError(
+                f"{folder}/config.json requires code from the Hub ({cut(name, 100)}: {brief(value)}); {ending}",
+                "trust_remote_code",
+            )
 
 
 _MOST = (

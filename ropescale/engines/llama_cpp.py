@@ -119,7 +119,7 @@ def route_of(serving: Serving) -> Literal["options", "table", "converted"] | Non
     ``options`` and ``table`` (``ropescale gguf``) apply to the vendor's weights. If the vendor scaled the model, only
     ``table`` works, because no option removes the keys and tables that the converter writes for that scaling.
     """
-    if not _is_converted(serving):
+    if not any(map(architecture, serving.layers)):  # no type that the converter supports
         return None
     tabled = bool(_spec(serving)) and why_not(serving) is None
     if serving.is_vendors:
@@ -130,11 +130,6 @@ def route_of(serving: Serving) -> Literal["options", "table", "converted"] | Non
     if tabled:
         return "table"
     return "converted" if serving.is_written and _survives(serving) and _reaches(_changed(serving)) else None
-
-
-def _is_converted(serving: Serving) -> bool:
-    """Whether the converter supports this model type."""
-    return any(map(architecture, serving.layers))
 
 
 def _survives(serving: Serving) -> bool:
@@ -155,7 +150,7 @@ def why_not(serving: Serving) -> str | None:
     window = bound if isinstance(bound, int) else 0
     keys = {"attention.sliding_window": Value("UINT32", window)} if window or name == "llama4" else {}
     if name not in known.OUT_OF_REACH and not _reaches(layers):
-        return f"llama.cpp's {name} scales the layers with a window as well"
+        return f"{name} scales the layers with a window as well"
     if serving.source.scaled:  # an arbitrary factor in place of the vendor's
         keys["rope.scaling.factor"] = Value("FLOAT32", 2.0)
     return refusal(name, keys, layers.parameters, layers.rope, serving.length)
@@ -215,7 +210,7 @@ def _corrected(layers: Layers, computed: float) -> dict[str, str]:
 
 def _refused(serving: Serving, layers: Layers) -> Iterator[Difference]:
     """Yields why the schedule cannot be served: a field's difference, or the message of ``ropescale gguf``."""
-    if not _is_converted(serving):
+    if not any(map(architecture, serving.layers)):
         name = model_code.architecture(layers) or layers.model_type
         yield Difference.stops(f"its converter does not support {name}", "the converter stops")
     elif any(each.field == "frequencies" for each in converted(layers)):

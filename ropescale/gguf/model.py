@@ -138,7 +138,7 @@ def refuse_architecture(model: GgufModel) -> None:
         raise ConfigError(f"{name} has no rotary position embeddings in llama.cpp; nothing can be scaled")
     if name in known.OUT_OF_REACH:
         raise ConfigError(
-            f"llama.cpp rotates {name}, or some of its layers, in a way that the file's keys do not determine"
+            f"{name}, or some of its layers, rotates in llama.cpp in a way that the file's keys do not determine"
         )
     if name in known.ONLY_SLIDING_ROTATES and model.windowed:
         raise ConfigError(

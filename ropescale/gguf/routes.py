@@ -87,14 +87,14 @@ def find_route(model: GgufModel, goal: Goal) -> Route:
         ScheduleError: llama.cpp supports no form of the schedule.
     """
     if goal.length > _LONGEST:
-        raise ScheduleError(f"llama.cpp supports positions up to {_LONGEST}, and this schedule needs {goal.length}")
+        raise ScheduleError(f"positions in llama.cpp go up to {_LONGEST}, and this schedule needs {goal.length}")
     if length_dependent(goal.schedule):
         route = _two_lists(model, goal)
     else:
         route = _by_formula(model, goal) or _by_table(model, goal)
     if model.architecture in known.OWN_SOFTMAX_SCALE and (route.kind != "none" or model.factor != 1):
         raise ScheduleError(
-            f"llama.cpp's {model.architecture} derives a softmax scale of its own from the scaling factor"
+            f"{model.architecture} derives a softmax scale of its own from the scaling factor in llama.cpp"
         )
     # llama.cpp multiplies its own attention scale by rope.scaling.attn_factor
     scale = goal.table.attention_scale

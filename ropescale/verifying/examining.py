@@ -19,7 +19,7 @@ from torch import nn
 
 from ..adapters import Adapter, attached, disagreement, find_loadable, remarks
 from ..checkpoints.contents import number, optional_json
-from ..checkpoints.loading import load_model, refuse_code, refuse_unloadable
+from ..checkpoints.loading import load_model, refuse_unloadable
 from ..checkpoints.locating import read_config
 from ..checkpoints.patching import other_limits
 from ..configs.configuration import MAXIMUM_STAYS, ONLY_V5_KEYS, Configuration, read_rope
@@ -369,8 +369,7 @@ def examine_folder(
     """
     config, record = read_config(folder), record or read_record(folder)
     report = Verification(name, "", 0)
-    refuse_unloadable(folder)
-    refuse_code(folder, trusted)
+    refuse_unloadable(folder, config, trusted)
     with quiet_transformers():
         skeleton, modules = _stock_modules(folder, trusted, config, report)
     configuration = Configuration.read(config)

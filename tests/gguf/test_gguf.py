@@ -334,7 +334,7 @@ WINDOW = {"attention.sliding_window": 64}
         ("llama", {"rope.freq_base": math.nan}, "ntk:factor=8", ConfigError, "rope.freq_base is nan in in.gguf; it"),
         ("llama", {"rope.dimension_count": 2**31}, "yarn:factor=4", ConfigError, "would rotate 2147483648 coordinates"),
         ("llama", {}, "abf:rope_theta=1e60", ScheduleError, "float32"),
-        ("llama", {}, "ntk:factor=1e8", ScheduleError, "llama.cpp supports positions up to"),
+        ("llama", {}, "ntk:factor=1e8", ScheduleError, "positions in llama.cpp go up to"),
     ],
 )
 def test_what_llama_cpp_cannot_carry_is_refused_and_nothing_is_written(arch, keys, schedule, error, words, here):
