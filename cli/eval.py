@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 from click import IntRange, Option
 
@@ -28,9 +28,6 @@ from .options import (
     switch,
 )
 from .run_file import CONFIG
-
-if TYPE_CHECKING:
-    pass
 
 DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
 """accelerate's device maps, which spread a model over several devices."""

@@ -143,9 +143,9 @@ def model_argument(required: bool = True) -> click.Argument:
     return click.Argument(["model"], type=Place(), required=required)
 
 
-def data_option(help: str, *, required: bool = True, multiple: bool = True) -> Option:
+def data_option(help: str, multiple: bool = True) -> Option:
     """Makes ``--data``, the source of texts."""
-    return option("--data source", "SRC", help, required=required, multiple=multiple)
+    return option("--data source", "SRC", help, required=True, multiple=multiple)
 
 
 def lengths_option(help: str) -> Option:

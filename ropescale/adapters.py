@@ -16,7 +16,7 @@ from .errors import CheckpointError, ConfigError, RopescaleError
 from .files import local_path, read_json
 from .output.formatting import cut, first_line, named
 from .planning.layers import describe_scaling
-from .record import NAME, original_config, read_record
+from .record import RECORD, original_config, read_record
 from .schedules import Frequencies
 from .schedules.as_is import stock_table
 
@@ -96,8 +96,8 @@ def remarks(adapter: Adapter) -> Iterator[str]:
     trained = adapter.record
     if trained is None:
         yield (
-            f"the training frequencies of the adapter {named(adapter.folder)} are not recorded (it has no {NAME}); the "
-            f"frequencies of its base {named(adapter.base)} are used ({_carried_by(adapter)})"
+            f"the training frequencies of the adapter {named(adapter.folder)} are not recorded (it has no {RECORD}); "
+            f"the frequencies of its base {named(adapter.base)} are used ({_carried_by(adapter)})"
         )
     elif mismatch := disagreement(adapter):
         yield mismatch

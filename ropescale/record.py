@@ -20,7 +20,7 @@ from .schedules.base import length_dependent
 if TYPE_CHECKING:
     from .stored_record import Record
 
-NAME = "ropescale.json"
+RECORD = "ropescale.json"
 SCHEMA = 1
 
 
@@ -90,7 +90,7 @@ def read_record(folder: Path) -> Record | None:
     Raises:
         ConfigError: the file exists, but this version cannot read it.
     """
-    path = folder / NAME
+    path = folder / RECORD
     if not path.exists():
         return None
     from pydantic import ValidationError
@@ -117,7 +117,7 @@ Listing = Mapping[str, Entry]
 
 def with_files(record: Json, files: Listing) -> bytes:
     """Returns the record as JSON, with the list of written files, which ``force`` may replace later."""
-    return as_json({**record, "files": files}, NAME)
+    return as_json({**record, "files": files}, RECORD)
 
 
 def files_in(folder: Path) -> Listing | None:

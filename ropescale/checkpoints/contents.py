@@ -16,7 +16,7 @@ from ..errors import ConfigError, ScheduleError
 from ..files import Json, local_path, read_bytes, read_json
 from ..output.formatting import brief, cell, code_span, cut, sentence, uncommented
 from ..planning.plan import Plan
-from ..record import NAME as RECORD, as_json, make_record, original_config, read_record, undo
+from ..record import RECORD, as_json, make_record, original_config, read_record, undo
 from ..request import Request
 from .locating import read_config
 

@@ -37,7 +37,7 @@ from ..files import (
     write_synced,
 )
 from ..output.formatting import argument, brief, cut, shell_word, stays_below
-from ..record import NAME as RECORD, Entry, Listing, files_in, with_files
+from ..record import RECORD, Entry, Listing, files_in, with_files
 from .backups import BACKUP
 
 LOG = logging.getLogger(__name__)

@@ -21,7 +21,7 @@ from ..errors import CheckpointError, ScheduleError
 from ..files import local_path, open_regular, sha256, sweep_leftovers, translated
 from ..output.formatting import brief, cut
 from ..planning.plan import Plan, make_plan, refuse_unused
-from ..record import NAME as RECORD, as_json, files_in, original_config, read_record, with_files
+from ..record import RECORD, as_json, files_in, original_config, read_record, with_files
 from ..request import Request, RequestOptions, refuse_unknown
 from ..schedules import specs
 from .backups import BACKUP, is_interrupted, put_back, refuse_links, write_in_place

@@ -16,7 +16,7 @@ from ..errors import CheckpointError
 from ..files import local_path, read_json, translated, write_synced
 from ..models.patching import installed
 from ..models.rotary_modules import quiet_transformers, whole_config
-from ..record import NAME as RECORD, as_json, read_record
+from ..record import RECORD, as_json, read_record
 from .contents import raised_tokenizer
 from .folders import (
     build_folder,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 
 from ..configs.configuration import Configuration, in_both_dialects, unread_by_v4
 from ..errors import RopescaleError, WayOut
 from ..output.formatting import argument
-from ..planning.plan import Plan, attempt
+from ..planning.plan import Plan, is_possible
 from ..request import Request, frozen, others, that_work
 from . import ENGINES
 from .base import Difference, Layers, Serving, Source, as_it_lies, layers_of, sentence
@@ -31,11 +32,7 @@ def ways_out(
         config: the configuration that a schedule builds on.
         serve: returns how to serve the checkpoint under another plan.
     """
-
-    def works(other: Request) -> bool:
-        plan = attempt(config, other)
-        return plan is not None and ENGINES[engine].computes(serve(plan))
-
+    works = partial(is_possible, config, suits=lambda plan: ENGINES[engine].computes(serve(plan)))
     if serving.is_written and unread_by_v4(serving.stored):
         completed = Configuration.read(in_both_dialects(serving.stored))
         if ENGINES[engine].computes(as_it_lies(serving.model, completed, serving.length, serving.source)):
@@ -80,7 +77,7 @@ def advice_on(difference: Difference, layers: Layers, done: Export, engine: str,
         return done.advice or tuple(ways_out(engine, patched(plan), plan.request, plan.original.raw, patched))
     if difference.field == "switch" and difference.status == "honoured":
         ways = [frozen(plan.length, layers.rope)]
-        return (*that_work(ways, plan.request, lambda other: attempt(plan.original.raw, other) is not None),)
+        return (*that_work(ways, plan.request, partial(is_possible, plan.original.raw)),)
     return ()
 
 

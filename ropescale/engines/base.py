@@ -394,7 +394,7 @@ class Serving:
         lines.append(f"model = AutoModelForCausalLM.from_pretrained({given}{passed})")
         return Command("python", "\n".join(lines))
 
-    def needed_positions(self, multiplied: tuple[str, ...] = ("linear",)) -> int:
+    def needed_positions(self, multiplied: tuple[str, ...]) -> int:
         """Returns the ``max_position_embeddings`` with which an engine's tables of cos and sin cover every position.
 
         Args:

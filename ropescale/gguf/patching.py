@@ -10,13 +10,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Unpack
 
 from .. import __version__
 from ..errors import CheckpointError, ScheduleError
 from ..files import writable_file
-from ..planning.plan import Plan, attempt, make_plan, refuse_unused
+from ..planning.plan import Plan, is_possible, make_plan, refuse_unused
 from ..request import Request, RequestOptions, advised, frozen, others, refuse_unknown
 from ..schedules import describe
 from . import architectures as known
@@ -99,10 +100,6 @@ def patch_gguf(
         except ScheduleError:
             return False
 
-    def works(other: Request) -> bool:
-        plan = attempt(config, other)
-        return plan is not None and suits(plan)
-
     config = config_of(model)
     plan = make_plan(config, request, suits)
     refuse_unused(request, plan.used)
@@ -114,6 +111,7 @@ def patch_gguf(
         route = find_route(model, goal)
     except ScheduleError as error:
         [rope] = plan.ropes.values()
+        works = partial(is_possible, config, suits=suits)
         raise advised(error, request, works, frozen(plan.length, rope), others(plan.length)) from None
     (keys, tables), (notes, warnings) = _wanted(model, plan, route), _remarks(model, plan, route)
     new_keys = {name: value for name, value in keys.items() if file.keys.get(name) != value}

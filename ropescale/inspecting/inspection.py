@@ -279,7 +279,7 @@ Files = Mapping[str, Json]
 """Parsed files of a checkpoint by name."""
 
 
-def traps(configuration: Configuration, files: Files | None = None) -> list[str]:
+def traps(configuration: Configuration, files: Files) -> list[str]:
     """Lists pitfalls of changing or serving these files, one sentence per pitfall.
 
     Args:
@@ -287,7 +287,6 @@ def traps(configuration: Configuration, files: Files | None = None) -> list[str]
         files: other parsed files of the checkpoint by name (``tokenizer_config.json``, ``generation_config.json``,
             ``ropescale.json``).
     """
-    files = files or {}
     found = [*_scaling_traps(configuration, patched="ropescale.json" in files)]
     found += [ONLY_V5_KEYS] if is_met(configuration) else []
     if any("attn_factor" in r.scaling and "attention_factor" not in r.scaling for r in configuration.ropes.values()):

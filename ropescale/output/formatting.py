@@ -97,11 +97,11 @@ def size(count: int) -> str:
     return f"{count / 1000**power:.3g} {units[power]}"
 
 
-def value_text(value: object, digits: int = 6) -> str:
-    """Formats a value for a table: ``none``, ``true``, or a number with ``digits`` significant digits."""
+def value_text(value: object) -> str:
+    """Formats a value for a table: ``none``, ``true``, or a number with six significant digits."""
     if value is None or isinstance(value, bool):
         return str(value).lower()
-    return f"{value:.{digits}g}" if isinstance(value, float) else str(value)
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def finite(value: Any) -> Any:

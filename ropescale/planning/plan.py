@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from ..configs.class_defaults import ALL_LAYERS
@@ -119,11 +120,7 @@ def make_plan(config: Json, request: Request, suits: Callable[[Plan], bool] = la
             ``replace_scaling`` nor ``on_top``.
         ScheduleError: the schedule does not fit, or would change nothing.
     """
-
-    def works(other: Request) -> bool:
-        plan = attempt(config, other)
-        return plan is not None and suits(plan)
-
+    works = partial(is_possible, config, suits=suits)
     try:
         plan = _planned(config, request)
     except RopescaleError as error:
@@ -135,15 +132,15 @@ def make_plan(config: Json, request: Request, suits: Callable[[Plan], bool] = la
     return replace(plan, unsavable=plan.unsavable and advised(plan.unsavable, request, works))
 
 
-def attempt(config: Json, request: Request) -> Plan | None:
-    """Returns the plan of a schedule that can be saved, or None if the request is refused or changes nothing."""
+def is_possible(config: Json, request: Request, suits: Callable[[Plan], bool] = lambda plan: True) -> bool:
+    """Whether a request changes the tables, can be saved, and also serves the caller's purpose (``suits``)."""
     try:
         plan = _planned(config, request)
         refuse_unused(request, plan.used)
     except RopescaleError:
-        return None
+        return False
     changes = any(not layer.leaves_all(plan.length) for layer in plan.layers.values())
-    return plan if changes and plan.unsavable is None else None
+    return changes and plan.unsavable is None and suits(plan)
 
 
 def _planned(config: Json, request: Request) -> Plan:
