@@ -68,7 +68,8 @@ def command(model: str, generate: bool, lengths: tuple[int, ...], as_json: bool,
     With --server URL, it compares the server's log-probabilities of a text beyond the trained length (--length N) with
     stock transformers on MODEL, with and without its schedule. --dtype float32 declares a float32 server; by default
     half-precision rounding is tolerated, unless only one of the two models agrees up to float32 rounding. For a GGUF
-    file of few bits, MODEL is rounded, too, to see what that explains.
+    file of few bits, MODEL is rounded, too, to see what that explains. A draft whose tokens the server rejects there is
+    warned of.
     """
     from ..adapters import read_configs
     from ..errors import DataError, VerificationError

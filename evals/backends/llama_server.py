@@ -65,7 +65,7 @@ class LlamaServer(ServerEngine):
     _plain: int | None = None
 
     def tokenizing(self, text: str) -> Call:
-        body = {"content": text, "add_special": False, "parse_special": False}
+        body = {"model": self.model, "content": text, "add_special": False, "parse_special": False}
         return Call("/tokenize", body, is_optional=True, advice="convert the file with its tokenizer")
 
     async def score(self, send: Send, asked: Asked) -> Arrays:

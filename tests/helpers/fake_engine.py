@@ -237,7 +237,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(200, engine.instead[self.path])
         elif self.path == "/v1/encode" and engine.kind == "lmdeploy" and engine.tokens is not None:
             self._send(200, {"input_ids": engine.tokens(body["input"])})
-        elif self.path == "/tokenize" and engine.tokens is not None:
+        elif self.path == "/tokenize" and engine.tokens is not None and body["model"] in engine.models:
             text = body.get("content", "") if engine.kind == "llamacpp" else body["prompt"]
             self._send(200, {"tokens": engine.tokens(text)})
         elif self.path == PATHS.get(engine.kind):
