@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Protocol
 
@@ -27,18 +27,6 @@ class ScoresBatches(Protocol):
 
     def score(self, batch: Batch) -> Arrays:
         """Returns the numbers of a batch."""
-        ...
-
-
-class StreamsBatches(ScoresBatches, Protocol):
-    """A scorer that scores several batches at once, and that another one may replace after an interruption."""
-
-    def stream(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Arrays]]:
-        """Yields each batch with its numbers when they are complete."""
-        ...
-
-    def confirm(self, batch: Batch, before: Arrays) -> None:
-        """Checks that a batch still gets the numbers that it got before an interruption."""
         ...
 
 

@@ -122,8 +122,8 @@ class Saved(Measured, ABC):
     def plot(self, ax: Axes | None = None) -> Figure:
         """Returns the main figure as a matplotlib ``Figure``, without opening a window.
 
-        The figure shows perplexity against length. For a retrieval it shows heat maps by length and depth or task, for
-        a recommendation every candidate, and for a search the divisors of the pairs and the loss during the search.
+        The figure shows perplexity against length. For a retrieval it shows heat maps by length and depth or task, and
+        for a recommendation every candidate. The page of ``ropescale report`` has more.
 
         Args:
             ax: axes to draw into, which several results can share; then the figure shows perplexity, or for a

@@ -302,7 +302,7 @@ def agree(split: torch.Tensor, own: torch.Tensor, dtype: torch.dtype | None = No
     """
     if split.shape != own.shape:
         return False
-    tolerance = 64 * torch.finfo(dtype or own.dtype).eps * float(own.nan_to_num().abs().max())
+    tolerance = min(64 * torch.finfo(dtype or own.dtype).eps, 0.05) * float(own.nan_to_num().abs().max())
     return torch.allclose(split, own, rtol=0, atol=tolerance, equal_nan=True)
 
 

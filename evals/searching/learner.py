@@ -124,45 +124,28 @@ class Learner(Scorer):
         ids = ids.to(self.device)[None]
         kept = self._kept_blocks(ids.shape[1])
         with torch.enable_grad(), _recomputed(blocks(self.model)[:-kept]), self.unmasking(ids.shape[1]):
-            output = self._run_trunk(ids) if self.split else None
-            if output is not None:
-                whole = output.last_hidden_state[:, :-1]
-            else:
-                whole = self.model(input_ids=ids, use_cache=False).logits[:, :-1]
+            state = self.states(ids)
+            whole = state[None] if isinstance(state, torch.Tensor) else state.last_hidden_state
             if not whole.requires_grad:
                 raise ConfigError(
                     f"{type(self.model).__name__} does not use the tables of its rotary modules, so there is no "
                     "gradient",
                 )
-
-            def head(state: torch.Tensor, rows: slice) -> torch.Tensor:
-                """Returns the fp32 logits [rows, vocabulary] for these rows; ``state`` is [1, rows, width]."""
-                if output is None:
-                    return state[0].float()
-                return self._head(type(output)(last_hidden_state=state), ids[:, :-1][:, rows], slice(None))[0]
-
-            nll, slope = self._head_slope(whole.detach(), ids[0, 1:], weights, head)
+            slope = torch.empty_like(whole)
+            nll = torch.empty(whole.shape[1], dtype=torch.float32, device=whole.device)
+            for rows in self._blocks(len(nll)):
+                part = whole.detach()[:, rows].requires_grad_()
+                if isinstance(state, torch.Tensor):
+                    logits = part[0].float()
+                else:
+                    logits = self._head(type(state)(last_hidden_state=part), ids[:, rows], slice(None))[0]
+                losses = cross_entropy(logits, ids[0, 1:][rows].to(logits.device), reduction="none")
+                losses.backward(weights[rows].to(losses))
+                assert part.grad is not None
+                slope[:, rows] = part.grad
+                nll[rows] = losses.detach()
             whole.backward(slope)
-        return nll
-
-    def _head_slope(
-        self,
-        state: torch.Tensor,
-        targets: torch.Tensor,
-        weights: torch.Tensor,
-        head: Callable[[torch.Tensor, slice], torch.Tensor],
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns the NLL of each target, and the gradient of their weighted sum with respect to ``state``."""
-        slope, nll = torch.empty_like(state), torch.empty(len(targets), dtype=torch.float32)
-        for rows in self._blocks(len(targets)):
-            part = state[:, rows].clone().requires_grad_()
-            logits = head(part, rows)
-            losses = cross_entropy(logits, targets[rows].to(logits.device), reduction="none")
-            losses.backward(weights[rows].to(losses))
-            assert part.grad is not None
-            slope[:, rows] = part.grad
-            nll[rows] = losses.detach().cpu()
-        return nll, slope
+        return nll.cpu()
 
     def _kept_blocks(self, positions: int) -> int:
         """Returns the number of last blocks whose activations are kept. One block's would be in memory anyway."""

@@ -1,4 +1,4 @@
-"""The numbers of a search, their rows and plot, and the verdict on the found schedule.
+"""The numbers of a search, their rows, and the verdict on the found schedule.
 
 The verdict uses intervals over documents that did not choose the schedule.
 """
@@ -8,18 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ...output.plotting import COLOURS, in_style
 from ..facts import TRUNCATION
 from ..metrics.cells import percent
 from ..statistics.intervals import Estimate
 from .options import ENOUGH
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
     from .search_space import Learned, Point
 
 
@@ -65,54 +61,6 @@ class Search:
     steps: Sequence[Trial]
     spent: int
     file: Path | None = None
-
-
-def draw(search: Search) -> Figure:
-    """Draws the divisor of each pair on the left, and the losses of steps and checks by tokens spent on the right.
-
-    Raises:
-        RopescaleError: matplotlib is not installed.
-    """
-    with in_style(10, 4.6) as figure:
-        panels = figure.subplot_mosaic([["pairs", "learned"], ["pairs", "held"]], sharex=False)
-        _draw_divisors(panels["pairs"], search)
-        # These losses differ more between windows than between steps, so they are drawn as dots without a line.
-        dots = {"markersize": 3.5, "alpha": 0.6, "markeredgewidth": 0}
-        _draw_losses(panels["learned"], search.steps, "o", "blue", **dots)
-        panels["learned"].set_title("Loss of the text to learn from, by step", loc="left", fontsize=10)
-        held = panels["held"]
-        _draw_losses(held, search.checks, "o-", "vermilion", markersize=5)
-        ring = {"markersize": 11, "markeredgecolor": "black", "markerfacecolor": "none", "linestyle": ""}
-        _draw_losses(held, [search.found], "o", "black", label=FOUND, **ring)
-        held.set_title("Loss of the held-out text at each check", loc="left", fontsize=10)
-        held.set_xlabel("thousand tokens spent")
-        held.margins(y=0.18)
-        held.legend(frameon=False)
-        panels["learned"].sharex(held)
-    return figure
-
-
-def _draw_divisors(axes: Axes, search: Search) -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    tables = search.learned.tables
-    for number, (layers, (own, start, found)) in enumerate(tables.items()):
-        for table, label, colour, style in ((start, search.start, "black", "--"), (found, FOUND, "vermilion", "-")):
-            ratios = [b / f if f else float("nan") for b, f in zip(own, table, strict=True)]
-            named = f"{layers}: {label}" if len(tables) > 1 else label
-            axes.plot(ratios, style, marker="os^D"[number % 4], markersize=3.5, color=COLOURS[colour], label=named)
-    axes.set_title("Divisor of each pair's frequency", loc="left", fontsize=10)
-    axes.set_xlabel("pair (0 turns fastest)")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_ylabel("divisor")
-    axes.legend(frameon=False)
-
-
-def _draw_losses(axes: Axes, trials: Sequence[Trial], style: str, colour: str, **marks: Any) -> None:
-    """Draws losses by tokens spent."""
-    x, y = [trial.spent / 1000 for trial in trials], [trial.loss for trial in trials]
-    axes.plot(x, y, style, color=COLOURS[colour], **marks)
-    axes.set_ylabel("weighted NLL\n(nats per token)")
 
 
 _STANDINGS = {-1: "better than", 0: "undecided against", 1: "worse than"}

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from ...engines import ENGINES, deviations
 from ...engines.exported import applied_options, patch_command
@@ -23,7 +23,7 @@ from ..backends.schedules import label
 from ..checking import Damaged
 from ..facts import AS_IS, TRUNCATION
 from ..metrics import verdicts
-from ..metrics.base import Metric, Picture
+from ..metrics.base import Metric
 from ..metrics.cells import digits, exp, percent
 from ..metrics.drawing import Curves
 from ..metrics.stored import Measured
@@ -31,11 +31,8 @@ from ..metrics.verdicts import worse_than_a_guess
 from ..results.result import Result
 from ..results.saving import Saved, sentences_of
 from ..statistics.intervals import PERCENT, Estimate, familywise
-from .metrics import FoundRow, HistoryRow, PairRow, Search, draw, verdict
+from .metrics import FoundRow, HistoryRow, PairRow, Search, verdict
 from .options import schedule_file
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 def commands(model: str, schedule: str, plan: Plan, engine: str | None) -> list[str]:
@@ -56,15 +53,10 @@ def commands(model: str, schedule: str, plan: Plan, engine: str | None) -> list[
     return [shlex.join(["ropescale", "export", model, "--for", engine, *using])]
 
 
-def _draw(stored: SearchResult) -> Figure:
-    return draw(stored.search)
-
-
 class Finding(Metric["SearchResult", FoundRow]):
     """The searched schedule."""
 
     row, key = FoundRow, "found"
-    picture = Picture("search.png", "The search: the divisor of each pair, and the losses", _draw)
 
     def reduce(self, stored: SearchResult) -> list[FoundRow]:
         """Returns a single row."""

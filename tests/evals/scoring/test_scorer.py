@@ -147,6 +147,7 @@ def test_bf16_logits_are_reduced_in_fp32():
     with torch.inference_mode():
         nll = Scorer(model).score(ids)
     assert (nll - torch.tensor([naive_nll(model, each) for each in ids.tolist()])).abs().max() < 1e-5
+    assert agree(nll + 0.03 * nll.max(), nll, torch.bfloat16) and not agree(nll + 0.1 * nll.max(), nll, torch.bfloat16)
 
 
 @pytest.mark.parametrize("kind", ["llama", "gemma3_text", "mixtral", "deepseek_v3", "gpt_neox"])
