@@ -21,9 +21,8 @@ from ..lengths import parse_length
 from ..request import Request, made, options_in
 from .backends.opening import OpenedModel, opened
 from .backends.schedules import Schedules, filled, requested
-from .data.given import folders_in, prompts_in, refuse_endless, texts_of
 from .data.key_tokens import ALPHA, BETA, KIND, MAX_LENGTH, STRIDE, WINDOW, KeySpans, check_replaceable, check_window
-from .data.sources import TextSource
+from .data.sources import TextSource, folders_in, prompts_in, texts_of
 from .data.windows import check_lengths, check_stride
 from .parallel.processes import Group, World, together
 from .progress import Notes
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from .backends.opening import Given as Model
-    from .data.given import TextsGiven
+    from .data.sources import TextsGiven
     from .recommending.recommend_run import RecommendRun
     from .recommending.results import Recommendation
     from .results.result import Result
@@ -418,8 +417,7 @@ def search(
 
     def prepare(here: World, notes: Notes) -> SearchRun:
         running = replace(options, progress=notes)
-        refuse_endless(documents, max_docs)
-        texts, source = texts_of(documents)
+        texts, source = texts_of(documents, max_docs)
         from .searching.search_run import SearchRun
         from .searching.search_space import space_of
         from .searching.windows import feed_text
@@ -477,7 +475,7 @@ def keys(
     settings = {"window": window, "stride": stride, "alpha": alpha, "beta": beta, "max_length": max_length}
 
     def prepare(here: World, notes: Notes) -> KeysRun:
-        texts, _ = texts_of(documents)
+        texts, _ = texts_of(documents, None)
         held = chain.from_iterable(texts.values()) if isinstance(texts, Mapping) else texts
         from .running.key_tokens import KeysRun
 
@@ -517,8 +515,7 @@ def _corpus(
     notes: Notes,
 ) -> Corpus:
     """Reads the documents of a measurement, before the weights are loaded."""
-    refuse_endless(documents, options.max_docs)
-    texts, source = texts_of(documents)
+    texts, source = texts_of(documents, options.max_docs)
     corpus = Corpus(texts, lengths, given.tokenizer, bos, options, source)
     given.refuse_unused(corpus.count("chat"))
     given.warn(notes)

@@ -17,7 +17,7 @@ import torch
 
 from ...errors import RunError
 from ...models.rotary_modules import quiet_transformers, unset, unwrapped
-from ..data.questions import Prompt, Question
+from ..data.prompts import Prompt, Question
 from ..scoring.batches import Arrays, Batch
 from ..scoring.memory import device_of, is_out_of_memory
 from ..scoring.scorer import not_finite

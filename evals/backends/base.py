@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from ..data.documents import Document
-    from ..data.questions import Prompt
+    from ..data.prompts import Prompt
     from .schedules import Schedules
     from .tables import HeldTables, WithTables
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from ..data.documents import Document
-    from ..data.questions import Prompt
+    from ..data.prompts import Prompt
 
 
 class LoadedModel(Backend):

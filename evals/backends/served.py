@@ -20,7 +20,7 @@ from ...output.formatting import named
 from ...schedules.base import length_dependent
 from ...schedules.specs import Spec, spelled_out
 from ..data.documents import Document
-from ..data.questions import Prompt
+from ..data.prompts import Prompt
 from ..facts import AS_IS, ModelFacts
 from ..progress import Notes
 from ..scoring.batches import Applied, Arrays, Batch, Feed

@@ -20,8 +20,7 @@ import numpy as np
 from ...errors import DataError
 from ...files import sha256
 from ...output.formatting import brief
-from .documents import Document, of_ids
-from .encoding import TextEncoder, byte_ends_of
+from .documents import Document, TextEncoder, byte_ends_of, of_ids
 from .prompts import PromptRow
 from .templates import render
 from .texts import Text

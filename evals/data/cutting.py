@@ -11,8 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
-from .documents import Document
-from .encoding import Encoded, TextEncoder
+from .documents import Document, Encoded, TextEncoder
 from .texts import Text
 
 Source = Text | Document

@@ -15,7 +15,8 @@ from ...checkpoints.locating import hub_silence
 from ...errors import DataError
 from ...files import local_path
 from ...output.formatting import first_line
-from .rows import ReadOptions, Row, RowDocument, documents_of
+from .chats import Unread
+from .rows import ReadOptions, Row, documents_of
 
 if TYPE_CHECKING:
     import datasets
@@ -73,7 +74,7 @@ def is_name(source: str) -> bool:
     )
 
 
-def read(source: str, options: ReadOptions) -> Iterator[RowDocument]:
+def read(source: str, options: ReadOptions) -> Iterator[Unread]:
     """Reads the documents of a split; for a short name, streams the first rows and records the dataset's commit.
 
     Raises:

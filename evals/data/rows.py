@@ -1,7 +1,7 @@
 """Documents in the rows of a table: JSON lines, JSON arrays, parquet, and the rows of datasets.
 
 A row contains a text, a chat (``messages``) or token ids (``input_ids``); the type of the field determines which. Or it
-has the fields of one of :data:`.formats.FORMATS`.
+has the fields of one of :data:`FORMATS`.
 
 The ``datasets`` library is not used to read files, because it does not report the line of an error, treats a row
 without the field as empty, fails on dates outside Python's range in unused columns, and takes a second to start.
@@ -11,24 +11,98 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, cast
 
 from ...errors import DataError
 from ...files import LARGEST, local_path
 from ...output.formatting import cut, first_line
-from .chats import Chat
+from .chats import Chat, Unread
 from .documents import Document, of_ids
-from .formats import SHARE_GPT, Format, Row, recognized
-from .prompts import PromptFields, PromptRow, prompt_row
+from .prompts import PromptFields, prompt_row
 from .texts import NoText, Text, opened, starts_json, text_of
 
 if TYPE_CHECKING:
     import pyarrow
     import pyarrow.parquet
 
-RowDocument = Text | Chat | Document | PromptRow
+
+Row = Mapping[str, object]
+Content = str | list[object]
+"""A text, or a chat's messages."""
+
+_ROLES = {
+    **dict.fromkeys(("human", "user"), "user"),
+    **dict.fromkeys(("gpt", "assistant", "model", "function_call"), "assistant"),
+    **dict.fromkeys(("observation", "tool"), "tool"),
+    "system": "system",
+}
+"""The roles of ShareGPT's ``from``."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """A kind of rows.
+
+    Attributes:
+        what: its name in messages.
+        fields: the fields that a row must have.
+        read: returns the content of a row; its second argument names the row in errors.
+    """
+
+    what: str
+    fields: tuple[str, ...]
+    read: Callable[[Row, str], Content]
+
+
+def _share_gpt(row: Row, name: str) -> Content:
+    turns, messages = row["conversations"], _system(row)
+    if not isinstance(turns, list):
+        raise DataError(f"{name}: field 'conversations' is not a list of messages")
+    for number, turn in enumerate(turns, start=1):
+        if not isinstance(turn, Mapping) or "from" not in turn:
+            messages.append(turn)
+            continue
+        role = _ROLES.get(str(turn["from"]).lower())
+        if role is None:
+            raise DataError(f"{name}: message {number} is from {turn['from']!r}, which is none of {', '.join(_ROLES)}")
+        messages.append({"role": role, "content": turn.get("value")})
+    return messages
+
+
+def _alpaca(row: Row, name: str) -> Content:
+    messages, history = _system(row), row.get("history") or []
+    if not isinstance(history, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in history):
+        raise DataError(f"{name}: field 'history' is not a list of pairs of an instruction and an output")
+    asked = "\n".join(str(row[field]) for field in ("instruction", "input") if row.get(field))
+    for prompt, answer in [*history, (asked, row["output"])]:
+        messages += [{"role": "user", "content": prompt}, {"role": "assistant", "content": answer}]
+    return messages
+
+
+def _completion(row: Row, name: str) -> Content:
+    prompt, completion = row["prompt"], row["completion"]
+    if isinstance(prompt, list) and isinstance(completion, list):
+        return [*prompt, *completion]
+    if isinstance(prompt, str) and isinstance(completion, str):
+        return prompt + completion
+    raise DataError(f"{name}: fields 'prompt' and 'completion' are neither two texts nor two lists of messages")
+
+
+def _system(row: Row) -> list[object]:
+    text = row.get("system")
+    return [{"role": "system", "content": text}] if text else []
+
+
+SHARE_GPT = Format("ShareGPT conversations, read as chats", ("conversations",), _share_gpt)
+
+FORMATS = (
+    SHARE_GPT,
+    Format("Alpaca instructions, read as chats", ("instruction", "output"), _alpaca),
+    Format("prompts followed by completions", ("prompt", "completion"), _completion),
+)
+
 
 PARQUET = ".parquet"
 
@@ -71,7 +145,7 @@ class ReadOptions:
         return [each.name for each in fields(self) if each.compare and getattr(self, each.name) not in (None, False)]
 
 
-def rows_of(source: str, options: ReadOptions) -> Iterator[RowDocument]:
+def rows_of(source: str, options: ReadOptions) -> Iterator[Unread]:
     """Lazily reads the documents in a parquet file, a JSON array, or a file of JSON lines.
 
     Raises:
@@ -182,9 +256,7 @@ def _check_expansion(metadata: pyarrow.parquet.FileMetaData, source: str) -> Non
             raise DataError(f"{source} has {many}; write it as .jsonl")
 
 
-def documents_of(
-    rows: Iterable[tuple[int, Row]], part: str, options: ReadOptions, source: str
-) -> Iterator[RowDocument]:
+def documents_of(rows: Iterable[tuple[int, Row]], part: str, options: ReadOptions, source: str) -> Iterator[Unread]:
     """Yields the document, or the prompt with answers, of each numbered row.
 
     The default field is "text", "messages", "input_ids", or else the only string field; the first row determines it.
@@ -229,8 +301,9 @@ def _guess_reader(row: Row, source: str) -> str | Format:
     for name, kind in (("text", object), (CHAT, list), (IDS, list)):
         if name in row and isinstance(row[name], kind):
             return name
-    if (known := recognized(row)) is not None:
-        return known
+    for known in FORMATS:
+        if all(field in row for field in known.fields):
+            return known
     strings = [key for key, value in row.items() if isinstance(value, str)]
     if len(strings) != 1:
         raise DataError(f"{source} has no field 'text'; choose one: {', '.join(row) or 'none'}", "text_field")

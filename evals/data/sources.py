@@ -7,23 +7,32 @@ line ends of any kind become ``\\n``, and a leading byte-order mark is removed.
 from __future__ import annotations
 
 import logging
+import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 from ...errors import DataError
 from ...files import LARGEST, local_path
 from .. import checking
 from . import named_datasets
-from .chats import Chat, Unread
+from .chats import Chat, Given, Unread, named
 from .documents import Document
 from .prompts import PromptFields, PromptRow
-from .rows import PARQUET, ReadOptions, RowDocument, rows_of
+from .rows import PARQUET, ReadOptions, Row, documents_of, rows_of
 from .texts import JSON_LINES, NoText, Text, contents_suffix, decoded, starts_json, text_of
+
+if TYPE_CHECKING:
+    import datasets
+
+    OneText = Given | Path
+    Documents: TypeAlias = "OneText | Iterable[OneText] | datasets.Dataset | datasets.IterableDataset | TextSource"
+    TextsGiven = Documents | Mapping[str, Documents]
+
 
 LOG = logging.getLogger(__name__)
 
@@ -45,7 +54,7 @@ def _text_file(source: str, options: ReadOptions) -> Iterator[Text]:
     yield text
 
 
-def _folder(source: str, options: ReadOptions) -> Iterator[RowDocument]:
+def _folder(source: str, options: ReadOptions) -> Iterator[Unread]:
     """Reads all files in a folder and its subfolders, except hidden ones.
 
     Skips files that are not text or belong to a run, and adds their names to ``options.left_out``. If prompts are
@@ -193,19 +202,6 @@ class TextSource:
             return ""
         return f"{no_texts(self.options.left_out)}; text must be UTF-8"
 
-    def refuse_endless(self, max_docs: int | None) -> None:
-        """Checks that a stream is limited.
-
-        Raises:
-            DataError: the source is streamed and the number of documents is not limited.
-        """
-        if self.options.streaming and not max_docs:
-            raise DataError(
-                "streaming is given, and a stream may be endless; limit its documents with max_docs",
-                "streaming",
-                "max_docs",
-            )
-
     def kinds(self) -> dict[str, Kind]:
         """Returns the kind of each source; nothing is read.
 
@@ -310,3 +306,85 @@ def joined(texts: Iterable[Unread]) -> str:
             raise DataError(f"{each.name} is not text, and cannot be joined with others; give a field of text")
         parts.append(each.text)
     return "\n\n".join(parts)
+
+
+# --- What a Python program gives
+
+
+def texts_of(
+    documents: TextsGiven, max_docs: int | None
+) -> tuple[Iterable[Unread] | Mapping[str, Iterable[Unread]], TextSource | None]:
+    """Returns lazily read documents, or several sources of them by name, and the source that they are read from.
+
+    Args:
+        documents: texts, chats, lists of token ids, ``Path`` objects of files and folders, a ``datasets.Dataset``, a
+            :class:`TextSource`, or a mapping of names to these.
+        max_docs: how many of them are read; None for all.
+
+    Raises:
+        DataError: a source cannot be read, a stream is not limited, or a text is the path of an existing file.
+    """
+    if isinstance(documents, TextSource):
+        if documents.options.streaming and not max_docs:
+            raise DataError(
+                "streaming is given, and a stream may be endless; limit its documents with max_docs",
+                "streaming",
+                "max_docs",
+            )
+        return documents.texts(), documents
+    if isinstance(documents, os.PathLike):
+        source = TextSource([os.fspath(documents)])
+        return source.texts(), source
+    if isinstance(documents, Mapping) and not _is_message(documents):
+        return {str(name): _read(each, f"{name} document") for name, each in documents.items()}, None
+    return _read(documents, "document"), None
+
+
+def _read(documents: Any, name: str) -> Iterator[Unread]:
+    """Yields the documents of one source; their default names are numbered."""
+    if isinstance(documents, TextSource):
+        yield from chain.from_iterable(documents.texts().values())
+    elif hasattr(documents, "with_format"):  # a dataset; importing the library takes a second
+        rows = cast("Iterable[tuple[int, Row]]", enumerate(documents.with_format(None)))
+        yield from documents_of(rows, f"{name} of the dataset", ReadOptions(), "the dataset")
+    else:
+        alone = isinstance(documents, str | os.PathLike | Text | Chat | Document | PromptRow)
+        for number, each in enumerate([documents] if alone else documents):
+            yield from _one(each, f"{name} {number}")
+
+
+def _one(given: Any, name: str) -> Iterator[Unread]:
+    """Yields a document, or all documents of a path.
+
+    Raises:
+        DataError: the document is text that names an existing file or folder.
+    """
+    if isinstance(given, os.PathLike):
+        yield from chain.from_iterable(TextSource([os.fspath(given)]).texts().values())
+        return
+    if isinstance(given, str) and len(given) < _LONGEST_PATH and "\n" not in given and os.path.exists(given):
+        raise DataError(
+            f"{name} is {given!r}, the path of an existing file or folder; give Path({given!r}) to read it, or "
+            f'Text("{name}", {given!r}) to measure these words',
+            "documents",
+        )
+    yield named(name, given)
+
+
+_LONGEST_PATH = 4096
+
+
+def _is_message(given: Mapping[Any, Any]) -> bool:
+    return "role" in given and "content" in given
+
+
+def prompts_in(documents: object) -> bool:
+    """Returns whether documents are read from a source of prompts with answers."""
+    return isinstance(documents, TextSource) and documents.options.prompt_field is not None
+
+
+def folders_in(documents: object) -> Sequence[str]:
+    """Returns the names of the sources that documents are read from."""
+    if isinstance(documents, TextSource):
+        return documents.names
+    return [os.fspath(documents)] if isinstance(documents, str | os.PathLike) else []

@@ -14,9 +14,8 @@ import numpy as np
 
 from ...errors import DataError
 from ..data import documents
-from ..data.encoding import TextEncoder
-from ..data.prompts import PromptFields, PromptRow, followed_by, prompt_row
-from ..data.questions import Generation, Prompt, Question
+from ..data.documents import TextEncoder
+from ..data.prompts import Generation, Prompt, PromptFields, PromptRow, Question, followed_by, prompt_row
 from ..data.sources import read_prompts
 from ..data.windows import check_lengths
 from ..facts import DataFacts

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from ...errors import DataError
-from ..data.questions import Prompt, Question
+from ..data.prompts import Prompt, Question
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -12,7 +12,7 @@ from ..backends import fingerprints
 from ..backends.base import Backend
 from ..backends.schedules import Schedules
 from ..backends.tables import names_for
-from ..data.questions import Prompt
+from ..data.prompts import Prompt
 from ..facts import ModelFacts
 from ..parallel.processes import Group
 from ..progress import Notes

@@ -12,8 +12,7 @@ from ...errors import DataError
 from ..data import chats, documents as data_documents
 from ..data.chats import Given, Unread
 from ..data.cutting import Cutter, Limits, Source
-from ..data.documents import Document, Kind
-from ..data.encoding import TextEncoder
+from ..data.documents import Document, Kind, TextEncoder
 from ..data.texts import Text
 from ..data.windows import check_lengths, check_stride, prefix, windows_by_document
 from ..facts import DataFacts

@@ -11,8 +11,7 @@ from ...errors import DataError
 from ..backends.base import Backend, ScoresBatches, ScoresTexts
 from ..backends.fingerprints import tokens_sha256
 from ..data.chats import Unread
-from ..data.documents import Document, check_ids
-from ..data.encoding import TextEncoder
+from ..data.documents import Document, TextEncoder, check_ids
 from ..data.key_tokens import KIND, KeySpans, joined
 from ..data.texts import Text
 from ..data.windows import Window

@@ -22,7 +22,7 @@ from ropescale import files
 from ropescale.cli.main import main
 from ropescale.configs.configuration import read_rope
 from ropescale.errors import ConfigError, DataError
-from ropescale.evals.data.encoding import TextEncoder
+from ropescale.evals.data.documents import TextEncoder
 
 PATCH = ["patch", "model", "-o", "out", "--schedule", "yarn:factor=4"]
 REPLACE = ["patch", "model", "-o", "out", "--schedule", "yarn:factor=2", "--replace-scaling"]

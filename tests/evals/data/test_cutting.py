@@ -3,14 +3,15 @@
 import hashlib
 import json
 import os
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from tiny import byte_tokenizer, from_ids
 
 from ropescale.errors import DataError
 from ropescale.evals.data.cutting import Cutter, Limits
-from ropescale.evals.data.documents import Text
-from ropescale.evals.data.encoding import TextEncoder
+from ropescale.evals.data.documents import Text, TextEncoder
 from ropescale.evals.data.key_tokens import KeySpans
 from ropescale.evals.retrieving.prompt_set import RetrievalOptions
 from ropescale.evals.running.corpus import Corpus
@@ -36,13 +37,13 @@ def bytes_as_ids(monkeypatch):
     """Ids that are the bytes themselves, so that a window can be read."""
     tokenizer = byte_tokenizer()
     table = {tokenizer(chr(code), add_special_tokens=False).input_ids[0]: code for code in range(128)}
-    real = TextEncoder._encoded
+    real = TextEncoder.whole
 
-    def encoded(self, text, offsets=False):
-        found = real(self, text, offsets)
-        return {**found, "input_ids": [table[each] for each in found["input_ids"]]}
+    def whole(self, text):
+        found = real(self, text)
+        return replace(found, ids=np.array([table[each] for each in found.ids], np.int64))
 
-    monkeypatch.setattr(TextEncoder, "_encoded", encoded)
+    monkeypatch.setattr(TextEncoder, "whole", whole)
 
 
 def test_a_text_that_fits_its_share_is_cut_from_the_beginning_and_the_rest_is_left():

@@ -8,7 +8,7 @@ import pytest
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from ropescale.evals.data.encoding import TextEncoder
+from ropescale.evals.data.documents import TextEncoder
 from ropescale.evals.reference import held_out_documents
 
 LLAMA3 = (
@@ -77,10 +77,10 @@ def test_the_first_tokens_and_their_places_are_those_of_the_whole(kind):
 def test_a_text_is_encoded_only_as_far_as_the_first_tokens_need(kind, count, monkeypatch):
     run = "def f():\n    pass\nxyz" + "a" * 400_000  # without any boundary
     encoder, fed = TextEncoder(made(kind)), []
-    encoded = encoder._encoded
-    monkeypatch.setattr(encoder, "_encoded", lambda text, **how: fed.append(len(text)) or encoded(text, **how))
+    whole = encoder.whole
+    monkeypatch.setattr(encoder, "whole", lambda text: fed.append(len(text)) or whole(text))
     for given in (run, text() * 40):
         fed.clear()
         found = encoder.first(given.encode(), count)
         assert sum(fed) < 200_000
-        assert found.ids.tolist() == encoded(given[: 8 * count])["input_ids"][:count]
+        assert found.ids.tolist() == whole(given[: 8 * count]).ids[:count].tolist()

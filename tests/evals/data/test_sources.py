@@ -22,8 +22,7 @@ from transformers import PreTrainedTokenizerFast
 from ropescale.errors import DataError
 from ropescale.evals import perplexity
 from ropescale.evals.data import rows
-from ropescale.evals.data.documents import bos_id, special_tokens, tokenize
-from ropescale.evals.data.encoding import TextEncoder
+from ropescale.evals.data.documents import TextEncoder, bos_id, special_tokens, tokenize
 from ropescale.evals.data.named_datasets import DATASETS
 from ropescale.evals.data.prompts import PromptFields, PromptRow
 from ropescale.evals.data.sources import ReadOptions, TextSource, read_prompts, read_texts
@@ -531,7 +530,8 @@ def test_a_line_is_bounded_before_it_is_read_and_a_long_prompt_costs_no_more_tha
     path, long = tmp_path / "p.jsonl", f"{'ab ' * 2**21}What are they? 1, 2 What are they?"
     path.write_text(json.dumps({"input": long, "outputs": ["1", "2"]}))
     words = ("retrieval", checkpoint, "--prompts", path, "--lengths", "64")
-    monkeypatch.setattr(TextEncoder, "whole", None)  # which would read all of it
+    whole = TextEncoder.whole
+    monkeypatch.setattr(TextEncoder, "whole", lambda self, text: len(text) < 2**20 and whole(self, text))
     assert "no prompt belongs to length 64" in refused(*words)
     assert PromptRow("p", long, ("1", "2")).joined == "1, 2"
     monkeypatch.setattr(rows, "LARGEST", 2**20)

@@ -17,7 +17,7 @@ from tiny import byte_tokenizer, llama, naive_nll
 from ropescale.errors import DataError
 from ropescale.evals import retrieval
 from ropescale.evals.backends.answering import AnswerScorer
-from ropescale.evals.data.encoding import TextEncoder
+from ropescale.evals.data.documents import TextEncoder
 from ropescale.evals.data.prompts import PromptFields, PromptRow, followed_by, prompt_row
 from ropescale.evals.retrieving.prompt_set import RetrievalOptions, make_prompts
 from ropescale.evals.retrieving.results import share_found
