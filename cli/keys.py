@@ -60,7 +60,7 @@ def command(model: str, source: str, out: str, as_json: bool, force: bool, **opt
     interruption.
     """
     from ..evals import api
-    from ..evals.backends.checkpoint import Checkpoint
+    from ..evals.backends.opening import Checkpoint
     from ..evals.parallel.processes import world
     from ..files import local_path
 

@@ -29,7 +29,7 @@ def model_of(options: Mapping[str, Any], model: str | None) -> dict[str, Any]:
         DataError: both servers and MODEL are given, or neither; the servers' tokenizer is missing; an option does not
             apply; or the numbers of labels or names and of servers differ.
     """
-    from ..evals.backends.checkpoint import Checkpoint
+    from ..evals.backends.opening import Checkpoint
 
     urls, tokenizer = options["servers"], options["tokenizer"]
     if not urls:

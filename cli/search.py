@@ -62,7 +62,7 @@ def command(model: str, source: Sequence[str], **options: Any) -> None:
     on their number.
     """
     from ..evals import api
-    from ..evals.backends.checkpoint import Checkpoint
+    from ..evals.backends.opening import Checkpoint
 
     keywords, text = keywords_for(api.search, options), text_of(source, options)
     checkpoint = made(Checkpoint, options, name=model)

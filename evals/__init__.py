@@ -17,7 +17,7 @@ if TYPE_CHECKING:
         retrieval as retrieval,
         search as search,
     )
-    from .backends.checkpoint import Checkpoint as Checkpoint
+    from .backends.opening import Checkpoint as Checkpoint
     from .backends.remapped import remapped as remapped
     from .backends.server import Server as Server
     from .data.documents import Document as Document, tokenize as tokenize
@@ -35,7 +35,7 @@ _HOMES = {
     "read_texts": "data.sources",
     "TextSource": "data.sources",
     "Text": "data.texts",
-    "Checkpoint": "backends.checkpoint",
+    "Checkpoint": "backends.opening",
     "remapped": "backends.remapped",
     "tokenize": "data.documents",
     "retrieval": "api",

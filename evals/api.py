@@ -21,9 +21,9 @@ from ..lengths import parse_length
 from ..request import Request, made, options_in
 from .backends.opening import OpenedModel, opened
 from .backends.schedules import Schedules, filled, requested
-from .data.key_tokens import ALPHA, BETA, KIND, MAX_LENGTH, STRIDE, WINDOW, KeySpans, check_replaceable, check_window
 from .data.sources import TextSource, folders_in, prompts_in, texts_of
 from .data.windows import check_lengths, check_stride
+from .metrics.key_tokens import ALPHA, BETA, KIND, MAX_LENGTH, STRIDE, WINDOW, KeySpans, check_replaceable, check_window
 from .parallel.processes import Group, World, together
 from .progress import Notes
 from .recommending.candidates import objective_and_candidates, served_candidates

@@ -5,21 +5,111 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
-from ...adapters import read_configs
+from ...adapters import Adapter, attached, find_loadable, read_configs, remarks
+from ...checkpoints.loading import has_tokenizer, load_model, load_tokenizer
 from ...errors import DataError
+from ...files import read_given
 from ..parallel.processes import Sharing, World
 from ..progress import Notes
 from .base import Backend
-from .checkpoint import Checkpoint
 from .server import Server
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    Given = PreTrainedModel | Server | Sequence[Server] | Checkpoint | str | os.PathLike[str]
+    Given: TypeAlias = "PreTrainedModel | Server | Sequence[Server] | Checkpoint | str | os.PathLike[str]"
+
+
+_LARGEST_TEMPLATE = 1 << 20
+"""The size limit of a chat template, in bytes."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A model's or adapter's folder or Hub id, with loading options.
+
+    A checkpoint can be used as the path of its folder, which is downloaded on demand.
+
+    Attributes:
+        name: the folder or the Hub id; ``revision`` is a branch, tag or commit.
+        trust_remote_code: whether to run the checkpoint's own Python code.
+        dtype, device, device_map, attn_implementation: as for :func:`ropescale.checkpoints.loading.load_model`.
+        tp: whether to shard each layer over the processes (tensor parallelism).
+        chat_template: a file with a Jinja template that replaces the tokenizer's own.
+        weights: whether the weights are needed; servers have their own.
+    """
+
+    name: str
+    revision: str | None = None
+    trust_remote_code: bool = False
+    dtype: str | None = None
+    device: str | None = None
+    device_map: str | None = None
+    attn_implementation: str | None = None
+    tp: bool = False
+    chat_template: str | None = None
+    weights: bool = True
+
+    @cached_property
+    def folder(self) -> Path:
+        """The checkpoint's folder, including the weights if they are needed."""
+        folder, adapter = self._found
+        return folder if adapter is None else adapter.folder
+
+    def __fspath__(self) -> str:
+        return str(self.folder)
+
+    @property
+    def adapter(self) -> Adapter | None:
+        """The adapter and its base; None for a full model."""
+        return self._found[1]
+
+    @cached_property
+    def _found(self) -> tuple[Path, Adapter | None]:
+        return find_loadable(self.name, self.revision, weights=self.weights)
+
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """Loads the tokenizer, with the requested chat template. An adapter without a tokenizer has its base's.
+
+        Raises:
+            RopescaleError: the template cannot be read.
+        """
+        trusted, adapter = self.trust_remote_code, self.adapter
+        if adapter is None:
+            tokenizer = load_tokenizer(self.folder, trust_remote_code=trusted)
+        else:
+            folder = adapter.folder if has_tokenizer(adapter.folder) else adapter.base_folder
+            tokenizer = load_tokenizer(folder, trust_remote_code=trusted, base=adapter.base_folder)
+        if self.chat_template is not None:
+            tokenizer.chat_template = read_given(self.chat_template, "chat_template", _LARGEST_TEMPLATE)
+        return tokenizer
+
+    def model(self, here: World) -> PreTrainedModel:
+        """Loads the model, or an adapter on its base, on this process's device."""
+        adapter = self.adapter
+        model = load_model(
+            self.folder if adapter is None else adapter.base_folder,
+            self.dtype,
+            here.device(self.device),
+            trust_remote_code=self.trust_remote_code,
+            device_map=self.device_map,
+            tensor_parallel=self.tp,
+            attn_implementation=self.attn_implementation,
+        )
+        if adapter is None:
+            return model
+        return attached(model, adapter.folder, self.tokenizer() if has_tokenizer(adapter.folder) else None)
+
+    @cached_property
+    def configs(self) -> tuple[Mapping[str, object], Mapping[str, object]]:
+        """The configuration without ropescale's scaling, and the unchanged configuration. Does not need the weights."""
+        return read_configs(self.name, self.revision)
+
 
 Config = Mapping[str, object]
 
@@ -28,18 +118,26 @@ class OpenedModel(ABC):
     """A model before it is loaded.
 
     Attributes:
-        name: the model's name in printed commands; None for its path in the results.
-        revision: its branch, tag or commit; None for the default one.
+        checkpoint: the model's checkpoint, or that which servers serve; None for a loaded model, or if unknown.
         path: the folder of its files; None if it has none.
+        name, revision: the name and the branch, tag or commit in printed commands; None for the path in the results.
         sharing: how launched processes share a run; None if a run stays in this process.
         served: whether servers have it.
+        labels: the labels of servers' schedules.
     """
 
-    name: str | None = None
-    revision: str | None = None
-    path: str | os.PathLike[str] | None = None
     sharing: Sharing | None = None
     served = False
+    labels: Sequence[str] = ()
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint | None,
+        tokenizer: PreTrainedTokenizerBase | None,
+        path: str | os.PathLike[str] | None,
+    ) -> None:
+        self.checkpoint, self._tokenizer, self.path = checkpoint, tokenizer, path
+        self.name, self.revision = (checkpoint.name, checkpoint.revision) if checkpoint else (None, None)
 
     @property
     @abstractmethod
@@ -47,14 +145,11 @@ class OpenedModel(ABC):
         """The configuration without ropescale's scaling, and the current one. Does not need the weights."""
 
     @property
-    def labels(self) -> Sequence[str]:
-        """The labels of servers' schedules."""
-        return ()
-
-    @property
-    @abstractmethod
     def tokenizer(self) -> PreTrainedTokenizerBase | None:
         """The tokenizer; None if there is none."""
+        if self._tokenizer is None and self.checkpoint is not None:
+            self._tokenizer = self.checkpoint.tokenizer()
+        return self._tokenizer
 
     @abstractmethod
     def backend(self, here: World, logits_bytes: int | None = None) -> Backend:
@@ -66,7 +161,7 @@ class OpenedModel(ABC):
 
     def refuse_unused(self, chats: int) -> None:
         """Raises an error if a chat template is given, and no document is a chat."""
-        if isinstance(self.path, Checkpoint) and self.path.chat_template and not chats:
+        if self.checkpoint and self.checkpoint.chat_template and not chats:
             raise DataError("chat_template has no effect: no document is a chat; leave it out", "chat_template")
 
     def warn(self, notes: Notes) -> None:  # noqa: B027 (most have no files to warn of)
@@ -82,7 +177,8 @@ class InMemory(OpenedModel):
         tokenizer: PreTrainedTokenizerBase | None,
         path: str | os.PathLike[str] | None,
     ) -> None:
-        self._model, self._tokenizer, self.path = model, tokenizer, path
+        super().__init__(None, tokenizer, path)
+        self._model = model
 
     @property
     def configs(self) -> tuple[Config, Config]:
@@ -93,10 +189,6 @@ class InMemory(OpenedModel):
             now = whole_config(unwrapped(self._model)).to_dict()
         return configuration_before(self._model), now
 
-    @property
-    def tokenizer(self) -> PreTrainedTokenizerBase | None:
-        return self._tokenizer
-
     def backend(self, here: World, logits_bytes: int | None = None) -> Backend:
         from .loaded import LoadedModel
 
@@ -106,28 +198,24 @@ class InMemory(OpenedModel):
 class OnDisk(OpenedModel):
     """A checkpoint in a folder or on the Hub."""
 
+    checkpoint: Checkpoint
+
     def __init__(self, checkpoint: Checkpoint, tokenizer: PreTrainedTokenizerBase | None) -> None:
-        self._checkpoint, self._tokenizer = checkpoint, tokenizer
-        self.name, self.revision, self.path = checkpoint.name, checkpoint.revision, checkpoint
+        super().__init__(checkpoint, tokenizer, checkpoint)
         self.sharing = Sharing(checkpoint.tp, checkpoint.device_map, checkpoint.device)
 
     @property
     def configs(self) -> tuple[Config, Config]:
-        return self._checkpoint.configs
-
-    @property
-    def tokenizer(self) -> PreTrainedTokenizerBase | None:
-        if self._tokenizer is None:
-            self._tokenizer = self._checkpoint.tokenizer()
-        return self._tokenizer
+        return self.checkpoint.configs
 
     def backend(self, here: World, logits_bytes: int | None = None) -> Backend:
         from .loaded import LoadedModel
 
-        return LoadedModel(self._checkpoint.model(here), self._checkpoint, logits_bytes)
+        return LoadedModel(self.checkpoint.model(here), self.checkpoint, logits_bytes)
 
     def warn(self, notes: Notes) -> None:
-        self._checkpoint.warn(notes)
+        for remark in remarks(self.checkpoint.adapter) if self.checkpoint.adapter else ():
+            notes.warn(f"warning: {remark}")
 
 
 class OnServers(OpenedModel):
@@ -146,25 +234,14 @@ class OnServers(OpenedModel):
         tokenizer: PreTrainedTokenizerBase | None,
         path: str | os.PathLike[str] | None,
     ) -> None:
-        self._servers, self._tokenizer, self.path = servers, tokenizer, path
-        self.name = path.name if isinstance(path, Checkpoint) else None
-
-    @property
-    def labels(self) -> Sequence[str]:
-        """The labels of the servers' schedules."""
-        return [each.label for each in self._servers]
+        super().__init__(path if isinstance(path, Checkpoint) else None, tokenizer, path)
+        self._servers, self.labels = servers, [each.label for each in servers]
 
     @property
     def configs(self) -> tuple[Config, Config]:
         if self.path is None:
             raise DataError("servers return no configuration; name the folder of the served checkpoint", "path")
         return read_configs(Path(self.path))
-
-    @property
-    def tokenizer(self) -> PreTrainedTokenizerBase | None:
-        if self._tokenizer is None and isinstance(self.path, Checkpoint):
-            self._tokenizer = self.path.tokenizer()
-        return self._tokenizer
 
     def backend(self, here: World, logits_bytes: int | None = None) -> Backend:
         from .served import ServedModel

@@ -54,16 +54,8 @@ class HeldTables:
             )
 
 
-@dataclass(frozen=True)
-class HeldPass:
-    """A pass with a variant's tables. The length of its windows is the last of the ascending ``lengths``."""
-
-    tables: HeldTables
-    lengths: tuple[int, ...]
-
-
-def passes_of(held: Mapping[int, HeldTables]) -> list[HeldPass]:
-    """Returns one pass for each distinct table.
+def passes_of(held: Mapping[int, HeldTables]) -> list[tuple[HeldTables, tuple[int, ...]]]:
+    """Returns the distinct tables, each with the lengths that one pass measures, ascending.
 
     Args:
         held: the tables by length, ascending.
@@ -71,7 +63,7 @@ def passes_of(held: Mapping[int, HeldTables]) -> list[HeldPass]:
     lengths: dict[str, tuple[int, ...]] = {}
     for length, tables in held.items():
         lengths[tables.rotation] = (*lengths.get(tables.rotation, ()), length)
-    return [HeldPass(held[each[-1]], each) for each in lengths.values()]
+    return [(held[each[-1]], each) for each in lengths.values()]
 
 
 class WithTables(Protocol):

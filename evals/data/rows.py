@@ -1,7 +1,9 @@
 """Documents in the rows of a table: JSON lines, JSON arrays, parquet, and the rows of datasets.
 
 A row contains a text, a chat (``messages``) or token ids (``input_ids``); the type of the field determines which. Or it
-has the fields of one of :data:`FORMATS`.
+has the fields of one of :data:`FORMATS`: rows of well-known training data, recognized by their fields, and read as
+LLaMA-Factory and TRL read them. ShareGPT's ``from`` becomes a role, Alpaca's ``instruction`` and ``input`` are joined
+by a line end, and a completion follows its prompt.
 
 The ``datasets`` library is not used to read files, because it does not report the line of an error, treats a row
 without the field as empty, fails on dates outside Python's range in unused columns, and takes a second to start.

@@ -25,9 +25,9 @@ from ..parallel.processes import Group, World
 from ..progress import Notes
 from ..results.result import Result
 from ..running.corpus import Corpus
+from ..running.jobs import plan_truncation
 from ..running.options import PerplexityOptions
 from ..running.perplexity import Part, PerplexityRun
-from ..running.truncation import plan_truncation
 from ..searching.options import SearchOptions
 from ..searching.search_run import SearchRun
 from ..searching.windows import feed_text

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from ...errors import DataError
 from ...output.formatting import escaped
-from ..metrics import two_models
 from ..metrics.cells import digits, table
+from ..metrics.verdicts import of_two_models
 from ..results.result import Result
 from .runs import StoredRun
 
@@ -27,7 +27,7 @@ def compared(runs: Sequence[StoredRun]) -> list[str]:
     (first, before), (second, after), *others = alike
     same = all(result.same_tokens(before) for _, result in alike)
     if same and not others and _model(before) != _model(after):
-        return two_models.to_markdown(after, before, (escaped(second), escaped(first)))
+        return of_two_models(after, before, (escaped(second), escaped(first)))
     corner = "perplexity" if same else "bits per byte"
     cells, labels = {}, {}
     for name, result in alike:

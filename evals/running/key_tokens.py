@@ -12,9 +12,9 @@ from ..backends.base import Backend, ScoresBatches, ScoresTexts
 from ..backends.fingerprints import tokens_sha256
 from ..data.chats import Unread
 from ..data.documents import Document, TextEncoder, check_ids
-from ..data.key_tokens import KIND, KeySpans, joined
 from ..data.texts import Text
 from ..data.windows import Window
+from ..metrics.key_tokens import KIND, KeySpans, joined
 from ..parallel.processes import Group
 from ..progress import Notes
 from ..scoring.batches import Arrays, Batch, BatchPlan, Feed, assembled, per_token, plan_pass

@@ -36,11 +36,9 @@ from ..scoring.scorer import SCORING
 from ..statistics.intervals import PERCENT
 from ..store import Store
 from .corpus import Corpus
-from .jobs import Job, distinct, task_of
+from .jobs import Job, comparing, distinct, plan_truncation, task_of
 from .options import refuse_impossible
 from .runner import Facts, Runner, Task
-from .short_cost import comparing
-from .truncation import TruncationJob, plan_truncation
 
 
 @dataclass(frozen=True)
@@ -171,7 +169,7 @@ class PerplexityRun:
             if self.options.stride is not None:  # each length has windows of its own
                 jobs += [Job(tables, (length,), self._plan(length)) for length, tables in held.items()]
             else:  # as few passes as the tables allow
-                jobs += [Job(each.tables, each.lengths, self._plan(each.lengths[-1])) for each in passes_of(held)]
+                jobs += [Job(tables, lengths, self._plan(lengths[-1])) for tables, lengths in passes_of(held)]
         compared = self._comparing(jobs)
         rest = self.part.further_positions + sum(job.plan.positions for job in distinct(jobs))
         planned, told = plan_truncation(
@@ -302,7 +300,7 @@ class PerplexityRun:
             )
         )
 
-    def _finish_truncation(self, job: TruncationJob, finished: Mapping[int, Arrays]) -> None:
+    def _finish_truncation(self, job: Job, finished: Mapping[int, Arrays]) -> None:
         nll = assembled(job.plan, finished, "nll")
         self.truncation = Truncation(job.lengths[-1], job.stride, job.tables.table_sha256, nll)
 

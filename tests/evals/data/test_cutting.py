@@ -12,7 +12,7 @@ from tiny import byte_tokenizer, from_ids
 from ropescale.errors import DataError
 from ropescale.evals.data.cutting import Cutter, Limits
 from ropescale.evals.data.documents import Text, TextEncoder
-from ropescale.evals.data.key_tokens import KeySpans
+from ropescale.evals.metrics.key_tokens import KeySpans
 from ropescale.evals.retrieving.prompt_set import RetrievalOptions
 from ropescale.evals.running.corpus import Corpus
 from ropescale.evals.running.options import PerplexityOptions

@@ -8,7 +8,7 @@ from hypothesis import given, settings, strategies as st
 from tiny import llama
 
 from ropescale.evals import perplexity
-from ropescale.evals.data.far_repeats import ORDER, far_repeats, last_seen
+from ropescale.evals.metrics.far_repeats import ORDER, far_repeats, last_seen
 
 
 def naive(ids, order):

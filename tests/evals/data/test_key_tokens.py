@@ -14,7 +14,7 @@ from tokenizers.processors import TemplateProcessing
 from ropescale.errors import DataError
 from ropescale.evals import keys, perplexity
 from ropescale.evals.data.documents import Document, of_ids
-from ropescale.evals.data.key_tokens import KeySpans, load
+from ropescale.evals.metrics.key_tokens import KeySpans, load
 from ropescale.evals.scoring.scorer import Scorer
 from ropescale.evals.store import opened
 from ropescale.files import sha256

@@ -54,7 +54,7 @@ def test_a_device_map_on_the_command_line_reaches_the_model_and_gives_the_same_r
         maps.append(named["device_map"])
         return load_model(*given, **named)
 
-    monkeypatch.setattr("ropescale.evals.backends.checkpoint.load_model", load)
+    monkeypatch.setattr("ropescale.evals.backends.opening.load_model", load)
     words = ["eval", checkpoint, "--data", texts, "--lengths", "60,127", "--schedule", "yarn:factor=2", "--json"]
     plain, spread = (json.loads(ran(*words, *more)[0])["rows"] for more in ([], ["--device-map", "auto"]))
     assert spread == plain and maps == [None, "auto"]

@@ -11,7 +11,7 @@ from tiny import documents, llama
 
 from ropescale.errors import CheckpointError, DataError, StorageError
 from ropescale.evals import Result, perplexity
-from ropescale.evals.data.key_tokens import KeySpans
+from ropescale.evals.metrics.key_tokens import KeySpans
 from ropescale.files import atomic_path
 
 PICTURES = ("ppl_vs_length.png", "loss_by_position.png")

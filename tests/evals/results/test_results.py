@@ -21,8 +21,8 @@ from tiny import byte_tokenizer, documents, from_ids, llama
 
 from ropescale.errors import DataError, RopescaleError
 from ropescale.evals import Result, metrics, perplexity, recommend, retrieval, search
-from ropescale.evals.data.key_tokens import KeySpans
 from ropescale.evals.facts import TRUNCATION, Divergence, Pass
+from ropescale.evals.metrics.key_tokens import KeySpans
 from ropescale.evals.results import saving
 from ropescale.evals.results.folder import writable_folder
 from ropescale.evals.statistics.intervals import FEW, consecutive

@@ -310,9 +310,7 @@ def test_wrong_input_is_refused_before_the_model_is_read(refused, checkpoint, wo
     (tmp_path / "tale.txt").write_text("Once.")
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "a.txt").write_text("Once.")
-    monkeypatch.setattr(
-        "ropescale.evals.backends.checkpoint.load_model", lambda *a, **k: pytest.fail("the model is read")
-    )
+    monkeypatch.setattr("ropescale.evals.backends.opening.load_model", lambda *a, **k: pytest.fail("the model is read"))
     assert sentence in refused("retrieval", checkpoint, *words)
 
 

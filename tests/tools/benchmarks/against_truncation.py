@@ -12,7 +12,7 @@ import numpy as np
 
 from ropescale.checkpoints.loading import load_model, load_tokenizer
 from ropescale.evals import perplexity
-from ropescale.evals.data.far_repeats import far_repeats
+from ropescale.evals.metrics.far_repeats import far_repeats
 from ropescale.evals.reference import CHECKPOINT, held_out_documents
 
 TRAINED, STRIDE = 256, 16

@@ -35,7 +35,7 @@ from ropescale.evals.recommending.losses import estimate
 from ropescale.evals.recommending.options import SHORT_WEIGHT, TOLERANCE, objective_of
 from ropescale.evals.recommending.race import FINALISTS, decide, run_race, share_kept, split_windows
 from ropescale.evals.reference import CHECKPOINT, held_out_documents
-from ropescale.evals.running.truncation import SHARES
+from ropescale.evals.running.jobs import SHARES
 from ropescale.evals.statistics.intervals import familywise
 
 TARGET = 2048

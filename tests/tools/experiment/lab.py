@@ -15,7 +15,7 @@ import numpy as np
 import torch
 import transformers
 
-from ropescale.evals.data.far_repeats import far_repeats
+from ropescale.evals.metrics.far_repeats import far_repeats
 
 from .corpus import Corpus
 from .plan import Schedules, Settings
