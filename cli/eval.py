@@ -121,11 +121,10 @@ def command(model: str | None, source: Sequence[str], lengths: list[int], **opti
     key is read from OPENAI_API_KEY.
     """
     from ..evals import api
-    from ..evals.results.folder import writable_folder
 
     given, text = model_of(options, model), text_of(source, options)
     keywords = {**given, **keywords_for(api.perplexity, options), "metric_options": _further(options)}
-    measure(lambda: api.perplexity(documents=text, lengths=lengths, **keywords), options, writable_folder)
+    measure(lambda: api.perplexity(documents=text, lengths=lengths, **keywords), options)
 
 
 def _further(options: dict[str, Any]) -> dict[str, object]:

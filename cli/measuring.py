@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from ..errors import DataError, RunError
+from ..files import local_path
 from ..request import RequestOptions, made
 from .options import print_result, refuse_given, say
 from .run_file import write_run_file
@@ -82,7 +83,9 @@ def text_of(source: Sequence[str], options: Mapping[str, Any]) -> TextSource:
     return TextSource(source, reading, options["concat"])
 
 
-def measure(call: Callable[[], Saved], options: Mapping[str, Any], folder_of: Callable[[str], Path]) -> None:
+def measure(
+    call: Callable[[], Saved], options: Mapping[str, Any], folder_of: Callable[[str], Path] = local_path
+) -> None:
     """Makes one call, and prints its result, even if it cannot be written.
 
     Args:

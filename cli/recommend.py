@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from click import FLOAT
@@ -86,10 +85,4 @@ def command(model: str | None, source: Sequence[str], target_length: int, **opti
     stated = {name: value for name, value in keywords_for(api.recommend, options).items() if value is not None}
     keywords = {**model_of(options, model), **stated, "target_length": target_length}
     text = text_of(source, options)
-    measure(lambda: api.recommend(documents=text, **keywords), options, _folder)
-
-
-def _folder(out: str) -> Path:
-    from ..evals.recommending.results import Recommendation  # imports numpy
-
-    return Recommendation.writable_folder(out)
+    measure(lambda: api.recommend(documents=text, **keywords), options)

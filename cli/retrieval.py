@@ -85,7 +85,6 @@ def command(model: str | None, lengths: list[int], **options: Any) -> None:
     With --server, a server answers instead, and --tokenizer names the served checkpoint.
     """
     from ..evals import api
-    from ..evals.retrieving.results import Retrieval
 
     keywords = {**model_of(options, model), **keywords_for(api.retrieval, options)}
-    measure(lambda: api.retrieval(lengths=lengths, **keywords), options, Retrieval.writable_folder)
+    measure(lambda: api.retrieval(lengths=lengths, **keywords), options)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from click import IntRange
@@ -63,13 +62,8 @@ def command(model: str, source: Sequence[str], **options: Any) -> None:
     """
     from ..evals import api
     from ..evals.backends.opening import Checkpoint
+    from ..evals.searching.options import places
 
     keywords, text = keywords_for(api.search, options), text_of(source, options)
     checkpoint = made(Checkpoint, options, name=model)
-    measure(lambda: api.search(checkpoint, text, **keywords), options, _folder)
-
-
-def _folder(out: str) -> Path:
-    from ..evals.searching.results import files_of  # imports torch
-
-    return files_of(out)[1]
+    measure(lambda: api.search(checkpoint, text, **keywords), options, lambda out: places(out)[1])

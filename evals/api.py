@@ -31,7 +31,7 @@ from .recommending.options import TOLERANCE, RecommendOptions
 from .results.folder import writable_folder
 from .running.corpus import Corpus
 from .running.options import PerplexityOptions, refuse_impossible
-from .searching.options import SearchOptions, plan_of_start, schedule_file
+from .searching.options import SearchOptions, places, plan_of_start
 from .store import refuse_if_busy
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def perplexity(
     given = opened(model, tokenizer, path)
 
     def prepare(here: World, notes: Notes) -> PerplexityRun:
-        sizes, running = check_lengths(lengths), replace(options, progress=notes)
+        sizes, running = check_lengths(lengths), replace(options, notes=notes)
         check_stride(running.stride, sizes)
         planned = _planned(asked, given, sizes[-1], notes)
         if running.asks_truncation and not given.served:
@@ -174,7 +174,7 @@ def perplexity(
 
         return PerplexityRun(given.backend(here, logits_bytes), corpus, planned)
 
-    return _carried_out(given, prepare, out, writable_folder, fresh, force, documents, progress)
+    return _carried_out(given, prepare, out, "perplexity", fresh, force, documents, progress)
 
 
 def retrieval(
@@ -247,7 +247,6 @@ def retrieval(
     """
     stated = locals()
     from .retrieving.prompt_set import RetrievalOptions, make_prompts
-    from .retrieving.results import Retrieval
 
     options = made(RetrievalOptions, stated)
     asked = requested(schedules, baseline, factor, options_in(stated))
@@ -265,9 +264,9 @@ def retrieval(
         from .retrieving.retrieval_run import RetrievalRun
 
         backend = given.backend(here)
-        return RetrievalRun(backend, prompt_set, planned, replace(options, progress=notes))
+        return RetrievalRun(backend, prompt_set, planned, replace(options, notes=notes))
 
-    return _carried_out(given, prepare, out, Retrieval.writable_folder, fresh, force, prompts, progress)
+    return _carried_out(given, prepare, out, "retrieval", fresh, force, prompts, progress)
 
 
 def recommend(
@@ -340,17 +339,16 @@ def recommend(
         objective, candidates = served_candidates(given.configs[0], target, options, given.labels)
     else:
         objective, candidates = objective_and_candidates(*given.configs, target, options)
-    from .recommending.results import Recommendation
 
     def prepare(here: World, notes: Notes) -> RecommendRun:
-        reading = replace(text, progress=notes)
+        reading = replace(text, notes=notes)
         corpus = _corpus(given, documents, objective.lengths, bos, reading, notes)
         from .recommending.recommend_run import RecommendRun
 
         backend = given.backend(here, logits_bytes)
         return RecommendRun(backend, corpus, objective, candidates, replace(options, text=reading))
 
-    return _carried_out(given, prepare, out, Recommendation.writable_folder, fresh, force, documents, progress)
+    return _carried_out(given, prepare, out, "recommendation", fresh, force, documents, progress)
 
 
 def search(
@@ -408,15 +406,15 @@ def search(
     options = made(SearchOptions, stated, patching=options_in(stated, "target_length"))
     if given.served:
         raise DataError("a search computes gradients, which servers do not; give a loaded model or a checkpoint")
-    if out is not None:
-        schedule_file(out)
+    file, folder = (None, None) if out is None else places(out)
     plan = plan_of_start(given.configs[on_top], target, options.patching)  # before torch is imported
-    from .searching.results import files_of
+    from .searching.results import check_ours
 
-    file = None if out is None else files_of(out)[0]
+    if file is not None:
+        writable_file(file, check_ours)
 
     def prepare(here: World, notes: Notes) -> SearchRun:
-        running = replace(options, progress=notes)
+        running = replace(options, notes=notes)
         texts, source = texts_of(documents, max_docs)
         from .searching.search_run import SearchRun
         from .searching.search_space import space_of
@@ -427,7 +425,7 @@ def search(
         given.warn(notes)
         return SearchRun(given.backend(here, logits_bytes), data, running, file)
 
-    return _carried_out(given, prepare, out, lambda name: files_of(name)[1], fresh, force, documents, progress)
+    return _carried_out(given, prepare, folder, "search", fresh, force, documents, progress)
 
 
 def keys(
@@ -488,9 +486,7 @@ def keys(
         return run
 
     folder = None if file is None else file.with_name(f"{file.stem}-run")
-    return _carried_out(
-        given, prepare, folder, lambda name: writable_folder(name, KIND), fresh, force, documents, progress, file
-    )
+    return _carried_out(given, prepare, folder, KIND, fresh, force, documents, progress, file)
 
 
 # --- What all runs share
@@ -547,7 +543,7 @@ def _carried_out(
     given: OpenedModel,
     prepare: Callable[[World, Notes], Measurement[R]],
     out: str | Path | None,
-    folder_of: Callable[[str | Path], Path],
+    kind: str,
     fresh: bool,
     force: bool,
     documents: object,
@@ -558,7 +554,7 @@ def _carried_out(
 
     Args:
         prepare: checks what is cheap first, and loads the weights last; gets this process and the notes to the user.
-        folder_of: checks the output folder, before hours of work, and returns its path.
+        kind: the kind of run, of which the output folder may hold another one.
         documents: what is read; a folder with a text cannot be the output folder.
         file: the file of a result that is not a folder's.
 
@@ -571,14 +567,14 @@ def _carried_out(
         if value and out is None:
             raise DataError(f"{name} needs an output folder; name one", name, "out")
     with _processes(given) as group:
-        folder, here = None if out is None else folder_of(out), group.world
+        folder, here = None if out is None else writable_folder(out, kind), group.world
         if folder is not None:
             for each in folders_in(documents):
                 if folder.exists() and os.path.isdir(each) and os.path.samefile(each, folder):
                     raise DataError(f"{out} contains the measured text; choose another folder", "out", "source")
             if here.leads:
                 refuse_if_busy(folder)
-        notes = Notes(here.leads) if progress is True else Notes.of(progress)  # only the first process shows them
+        notes = Notes(progress and here.leads)  # only the first process shows them
         if here.launched:
             notes.tell(f"{here} measuring")
         try:

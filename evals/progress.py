@@ -36,11 +36,6 @@ class Notes:
 
     shown: bool = False
 
-    @staticmethod
-    def of(progress: bool | Notes) -> Notes:
-        """Converts the option ``progress``, which may be a boolean, to notes."""
-        return progress if isinstance(progress, Notes) else Notes(progress)
-
     def tell(self, line: str, level: int = logging.INFO) -> None:
         """Prints or logs a note on the run."""
         if self.shown:

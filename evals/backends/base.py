@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
     from ..data.documents import Document
     from ..data.prompts import Prompt
-    from .schedules import Schedules
-    from .tables import HeldTables, WithTables
+    from .schedules import HeldTables, Schedules, WithTables
 
 
 class ScoresBatches(Protocol):

@@ -25,8 +25,7 @@ from . import fingerprints
 from .answering import AnswerScorer
 from .base import Backend
 from .remapped import Remapped, is_remapped
-from .schedules import Schedules
-from .tables import HeldTables
+from .schedules import HeldTables, Schedules
 from .variants import Variant, as_trained, of_own_patch, trained_length
 
 if TYPE_CHECKING:

@@ -28,9 +28,8 @@ from ..store import key_of
 from .answering import joined
 from .base import Backend
 from .engines import Asked, Generating, Scoring
-from .schedules import Schedules
+from .schedules import HeldTables, Schedules, WithTables
 from .server import UNNAMED, Server, served_schedule
-from .tables import HeldTables, WithTables
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -17,7 +17,7 @@ from ..scoring.batches import Arrays
 from ..store import key_of
 from .client import TIMEOUT, Client, Start
 from .engines import Asked, ServerEngine, engine_of
-from .tables import HeldTables
+from .schedules import HeldTables
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -15,8 +15,7 @@ from ...planning.plan import Plan, plan_of_own
 from ...request import Request
 from ...schedules.specs import ParsedSpec, Spec, spelled_out
 from . import fingerprints
-from .schedules import UNCHANGED
-from .tables import HeldTables
+from .schedules import UNCHANGED, HeldTables
 
 if TYPE_CHECKING:
     from torch import nn

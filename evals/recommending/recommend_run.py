@@ -22,7 +22,6 @@ from ..data.windows import windows_by_document
 from ..facts import AS_IS, positions_of
 from ..metrics.stored import part_of
 from ..parallel.processes import Group, World
-from ..progress import Notes
 from ..results.result import Result
 from ..running.corpus import Corpus
 from ..running.jobs import plan_truncation
@@ -60,7 +59,7 @@ class RecommendRun:
     ) -> None:
         self.backend = backend
         self.corpus, self.objective, self.candidates, self.options = corpus, objective, candidates, options
-        self.notes = Notes.of(options.text.progress)
+        self.notes = options.text.notes
         everything = list(range(len(corpus.documents)))
         race, held_out = ([], everything) if candidates.served else split_windows(corpus.windows, options.search)
         self.race, self.held_out = (race, held_out) if race or candidates.served else (everything, everything)
@@ -247,7 +246,7 @@ class RecommendRun:
             engine=self.options.engine,
             patching=self.options.text.patching,
             source=self.corpus.source,
-            progress=self.notes,
+            notes=self.notes,
             logits_bytes=self.options.text.logits_bytes,
         )
         documents, bos = self._part(self.race).documents, "no" if self.corpus.bos is None else self.corpus.bos

@@ -56,16 +56,6 @@ class Saved(Measured, ABC):
     about: ClassVar[tuple[str, ...]] = ("kind", "model", "data", "protocol", "versions")
     """The names of the attributes that precede the metrics in results.json."""
 
-    @classmethod
-    def writable_folder(cls, out: str | Path) -> Path:
-        """Returns the output folder of a run, or raises an error before hours of work.
-
-        Raises:
-            CheckpointError: the folder cannot be written, or contains foreign files or results of a different kind of
-                run.
-        """
-        return folder.writable_folder(out, cls.kind)
-
     def to_dict(self) -> dict[str, object]:
         """Returns the content of results.json."""
         about = {name: getattr(self, name) for name in self.about}
@@ -189,10 +179,6 @@ class Saved(Measured, ABC):
     def _heading(self) -> str:
         """Returns the first part of REPORT.md's title, which the model's name follows."""
 
-    def _details(self) -> str:
-        """Returns the section of REPORT.md that follows the pictures."""
-        return ""
-
     def _source(self) -> str:
         """Returns a line about the data, for the end of REPORT.md."""
         return f"Data: {escaped(self.data['source'])}, text sha256 `{self.data['sha256']}`.\n"
@@ -229,7 +215,7 @@ class Saved(Measured, ABC):
     def _report(self, plots: Mapping[str, bytes]) -> str:
         images = [f"![{each.caption}]({each.file})" for each, _ in self._pictures() if each.file in plots]
         heading = f"# {self._heading()}: {escaped(self._model)}"
-        parts = [heading, self.unfinished, self.to_markdown(), *images, self._details(), self._origin()]
+        parts = [heading, self.unfinished, self.to_markdown(), *images, self._origin()]
         return "\n\n".join(filter(None, parts))
 
     def _origin(self) -> str:

@@ -56,7 +56,7 @@ class RetrievalOptions(RunOptions):
         batch_tokens: the maximum number of positions fed together; at least one prompt is fed.
         patching: keyword arguments of :func:`ropescale.patch`, such as ``layers`` or ``on_top``.
         source: the name of the prompts in the results.
-        progress: show a progress bar if stderr is a terminal, else one line per minute.
+        notes: the notes to the user.
     """
 
     positive = ("batch_tokens", "trials", "new_tokens", "max_prompts")

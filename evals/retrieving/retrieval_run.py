@@ -10,12 +10,10 @@ import numpy as np
 
 from ..backends import fingerprints
 from ..backends.base import Backend
-from ..backends.schedules import Schedules
-from ..backends.tables import names_for
+from ..backends.schedules import Schedules, names_for
 from ..data.prompts import Prompt
 from ..facts import ModelFacts
 from ..parallel.processes import Group
-from ..progress import Notes
 from ..running.jobs import Job, task_of
 from ..running.runner import Facts, Runner, Task
 from ..scoring.batches import Arrays, Batch, BatchPlan, Form
@@ -46,7 +44,7 @@ class RetrievalRun:
         self, backend: Backend, prompt_set: RetrievalPrompts, schedules: Schedules, options: RetrievalOptions
     ) -> None:
         self.backend, self.prompt_set, self.options = backend, prompt_set, options
-        self.notes = Notes.of(options.progress)
+        self.notes = options.notes
         backend.refuse(max(prompt_set.prompts), self.notes)
         self.variants, self.baseline = backend.variants(schedules, self.notes)
         self.model_facts: ModelFacts = {**backend.facts, "trained_length": backend.trained}

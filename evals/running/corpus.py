@@ -17,7 +17,6 @@ from ..data.texts import Text
 from ..data.windows import check_lengths, check_stride, prefix, windows_by_document
 from ..facts import DataFacts
 from ..metrics import METRICS
-from ..progress import Notes
 from ..statistics import intervals
 from ..statistics.intervals import LEAST_WINDOWS
 from .options import PerplexityOptions
@@ -74,10 +73,10 @@ class Corpus:
         self.special = data_documents.special_tokens(self.documents, tokenizer)
         self.source = options.source or (source.name if source else "in memory")
         for name, what in source.options.formats.items() if source else ():
-            Notes.of(options.progress).tell(f"{name}: {what}")
+            options.notes.tell(f"{name}: {what}")
         if source and source.options.left_out:
             self.skipped["no_text"] = len(source.options.left_out)
-            Notes.of(options.progress).tell(f"left out: {source.left_out}")
+            options.notes.tell(f"left out: {source.left_out}")
 
     def part(self, windows: Sequence[int], lengths: Sequence[int], options: PerplexityOptions | None = None) -> Corpus:
         """Returns a corpus with only some windows of this one, and with other lengths.
@@ -188,7 +187,7 @@ class Corpus:
         chats.check_scored(self.documents, self._stops)  # so that every length has a result
         fed = len(self.documents) * self.lengths[-1]
         if options.budget is not None and len(cuts) > 1 and fed > options.budget:
-            Notes.of(options.progress).tell(
+            options.notes.tell(
                 f"one window of each of the {len(cuts):,} documents takes {fed:,} tokens per schedule, more than the "
                 f"budget of {options.budget:,}; max_docs limits the number of documents"
             )

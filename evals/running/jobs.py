@@ -17,7 +17,7 @@ import numpy as np
 
 from ...errors import DataError, RopescaleError
 from ..backends.base import ScoresBatches, ScoresTexts
-from ..backends.tables import HeldTables
+from ..backends.schedules import HeldTables
 from ..data.windows import prefix, truncated
 from ..facts import Divergence, positions_of
 from ..scoring.batches import Arrays, Batch, BatchPlan, Feed, Form, assembled, per_token, plan_pass

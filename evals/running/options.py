@@ -27,7 +27,7 @@ class RunOptions:
 
     patching: RequestOptions = field(default_factory=RequestOptions)
     source: str | None = None
-    progress: bool | Notes = False
+    notes: Notes = field(default_factory=Notes)
 
     def __post_init__(self) -> None:
         for name in self.positive:
@@ -63,7 +63,7 @@ class PerplexityOptions(RunOptions):
         of_metrics: the values of the options that metrics declare, by name.
         patching: keyword arguments of :func:`ropescale.patch` for every schedule, such as ``layers`` or ``on_top``.
         source: the name of the documents in the results.
-        progress: whether to print notes on stderr, with a progress bar on a terminal and else one line per minute.
+        notes: the notes to the user.
     """
 
     stride: int | None = None

@@ -19,8 +19,7 @@ import numpy as np
 
 from ..backends import fingerprints
 from ..backends.base import Backend
-from ..backends.schedules import Schedules
-from ..backends.tables import names_for, passes_of
+from ..backends.schedules import Schedules, names_for, passes_of
 from ..data import chats
 from ..data.documents import check_ids
 from ..data.windows import sliding
@@ -29,7 +28,6 @@ from ..metrics import OPTIONS
 from ..metrics.paired import short_length
 from ..metrics.verdicts import too_few
 from ..parallel.processes import Group
-from ..progress import Notes
 from ..results.result import Result
 from ..scoring.batches import Arrays, Batch, BatchPlan, assembled, per_token, plan_pass
 from ..scoring.scorer import SCORING
@@ -76,7 +74,7 @@ class PerplexityRun:
 
     def __init__(self, backend: Backend, corpus: Corpus, schedules: Schedules, part: Part | None = None) -> None:
         self.backend, self.corpus, self.options, self.part = backend, corpus, corpus.options, part or Part()
-        self.notes = Notes.of(self.options.progress)
+        self.notes = self.options.notes
         self.variants, self.baseline = backend.variants(schedules, self.notes)
         longest = corpus.lengths[-1]
         refuse_impossible(self.options.asks_truncation, longest, backend.trained)

@@ -36,7 +36,7 @@ class SearchOptions(RunOptions):
         logits_bytes: the memory for one block of fp32 logits, in bytes; None for that of the device.
         patching: keyword arguments of :func:`ropescale.patch`, such as ``layers``.
         source: the name of the documents in the results.
-        progress: whether to print notes on stderr, with a progress bar on a terminal and else one line per minute.
+        notes: the notes to the user.
     """
 
     budget_windows: int | None = None
@@ -63,8 +63,8 @@ class SearchOptions(RunOptions):
         return WINDOWS if self.budget_windows is None else self.budget_windows
 
 
-def schedule_file(out: str | Path) -> Path:
-    """Checks the name of a schedule's file, and returns its path.
+def places(out: str | Path) -> tuple[Path, Path]:
+    """Returns the schedule's file and the run's folder next to it, such as ``factors.json`` and ``factors-search``.
 
     Raises:
         DataError: the name does not end in ``.json``.
@@ -72,7 +72,7 @@ def schedule_file(out: str | Path) -> Path:
     file = local_path(out)
     if file.suffix != ".json" or not file.stem.strip("."):
         raise DataError(f"out {str(out)!r} is not the name of a schedule's file; give one like factors.json", "out")
-    return file
+    return file, file.with_name(f"{file.stem}-search")
 
 
 def plan_of_start(config: Mapping[str, object], target: int, patching: RequestOptions) -> Plan:

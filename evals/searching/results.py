@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from ...engines import ENGINES, deviations
 from ...engines.exported import applied_options, patch_command
 from ...errors import CheckpointError
-from ...files import local_path, writable_file, write_checked
+from ...files import local_path, write_checked
 from ...output.formatting import code_span, cut, escaped, markdown
 from ...planning.plan import Plan
 from ...schedules import Schedule, specs
@@ -32,7 +32,6 @@ from ..results.result import Result
 from ..results.saving import Saved, sentences_of
 from ..statistics.intervals import PERCENT, Estimate, familywise
 from .metrics import FoundRow, HistoryRow, PairRow, Search, verdict
-from .options import schedule_file
 
 
 def commands(model: str, schedule: str, plan: Plan, engine: str | None) -> list[str]:
@@ -266,18 +265,6 @@ def specs_of(schedule: object) -> dict[str, object]:
     if isinstance(schedule, dict):
         return {key: specs.to_dict(each) for key, each in schedule.items()}
     return specs.to_dict(schedule)
-
-
-def files_of(out: str | Path) -> tuple[Path, Path]:
-    """Returns the schedule's file and the run's folder next to it, such as ``factors.json`` and ``factors-search``.
-
-    Raises:
-        DataError: the name does not end in ``.json``.
-        CheckpointError: the file or the folder exists, and was not written by a search.
-    """
-    file = schedule_file(out)
-    writable_file(file, check_ours)
-    return file, SearchResult.writable_folder(file.with_name(f"{file.stem}-search"))
 
 
 _LARGEST = 2**24

@@ -20,7 +20,7 @@ from ..backends.schedules import Schedules, label
 from ..data.documents import check_ids
 from ..metrics.verdicts import too_few
 from ..parallel.processes import Group, World
-from ..progress import Notes, Progress
+from ..progress import Progress
 from ..running.perplexity import PerplexityRun
 from ..store import Facts, Store
 from . import gradient
@@ -54,7 +54,7 @@ class SearchRun:
     """Empty, because an interrupted search writes no results."""
 
     def __init__(self, backend: Backend, data: SearchData, options: SearchOptions, file: Path | None = None) -> None:
-        self.backend, self.options, self.data, self.notes = backend, options, data, Notes.of(options.progress)
+        self.backend, self.options, self.data, self.notes = backend, options, data, options.notes
         self.file, self.target = file, data.target
         model = backend.differentiable()
         config = patching.configuration_before(model, options.patching.get("on_top", False))

@@ -259,7 +259,7 @@ def feed_text(
         budget_tokens=(max(fewest, feeds) + (MOST_JUDGES if judged else 0)) * target,
         max_docs=options.max_docs,
         short_context=False,
-        progress=options.progress,
+        notes=options.notes,
         logits_bytes=options.logits_bytes,
         source=options.source,
     )

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from statistics import NormalDist
+from typing import Self
 
 import numpy as np
 
@@ -59,7 +60,7 @@ class Estimate:
             return None
         return (self.low > 0) - (self.high < 0)
 
-    def __neg__(self) -> Estimate:
+    def __neg__(self) -> Self:
         """Returns the estimate for the negated values."""
         low, high = (None if bound is None else -bound for bound in (self.high, self.low))
         return replace(self, mean=-self.mean, low=low, high=high)
@@ -120,10 +121,9 @@ class Average(Estimate):
         found = super().sign
         return 0 if found and found * self.per_token < 0 else found
 
-    def __neg__(self) -> Average:
+    def __neg__(self) -> Self:
         """Returns the average of the negated differences."""
-        low, high = (None if bound is None else -bound for bound in (self.high, self.low))
-        return replace(self, mean=-self.mean, low=low, high=high, per_token=-self.per_token)
+        return replace(super().__neg__(), per_token=-self.per_token)
 
 
 def average(sums: Sequence[float], counts: Sequence[float], level: float = LEVEL) -> Average:

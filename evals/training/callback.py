@@ -98,11 +98,10 @@ class TrainingCallback(TrainerCallback):
             "score": score,
             "short_context": short_context,
             "batch_tokens": batch_tokens,
-            "progress": progress,
         }
-        _refuse_useless(eval_documents, lengths, every, check_every, measuring)
+        _refuse_useless(eval_documents, lengths, every, check_every, {**measuring, "progress": progress})
         # A model in training no longer uses the tables that truncation needs.
-        self.options = PerplexityOptions(truncation=False, **measuring)
+        self.options = PerplexityOptions(truncation=False, notes=Notes(progress), **measuring)
         self.schedule, self.eval_documents, self.lengths = schedule, eval_documents, lengths
         self.tokenizer, self.out, self.save, self.log = tokenizer, out, save, log
         self.every, self.check_every = every, check_every
@@ -213,7 +212,7 @@ class TrainingCallback(TrainerCallback):
         state.log_history.append({**figures, "epoch": state.epoch or 0.0, "step": state.global_step})
         if state.is_world_process_zero:
             values = ", ".join(f"{name.removeprefix('eval_')} {value:.4g}" for name, value in figures.items())
-            Notes.of(self.options.progress).tell(f"step {state.global_step:,}: {values}")
+            self.options.notes.tell(f"step {state.global_step:,}: {values}")
 
 
 def _as_tokenizer(processing: object) -> PreTrainedTokenizerBase | None:
@@ -227,7 +226,7 @@ def _refuse_useless(
     if (documents is None) != (lengths is None):
         there, lacking = ("lengths", "eval_documents") if documents is None else ("eval_documents", "lengths")
         raise DataError(f"{there} needs {lacking}; give both, or neither", there, lacking)
-    given = [name for name, value in measuring.items() if value != getattr(PerplexityOptions, name)]
+    given = [name for name, value in measuring.items() if value != getattr(PerplexityOptions, name, False)]
     if every is not None:
         given.append("every")
     if documents is None and given:

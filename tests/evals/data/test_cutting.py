@@ -13,6 +13,7 @@ from ropescale.errors import DataError
 from ropescale.evals.data.cutting import Cutter, Limits
 from ropescale.evals.data.documents import Text, TextEncoder
 from ropescale.evals.metrics.key_tokens import KeySpans
+from ropescale.evals.progress import Notes
 from ropescale.evals.retrieving.prompt_set import RetrievalOptions
 from ropescale.evals.running.corpus import Corpus
 from ropescale.evals.running.options import PerplexityOptions
@@ -110,7 +111,7 @@ def test_a_corpus_says_how_much_of_the_text_it_holds():
 
 @pytest.mark.parametrize(("documents", "said"), [(3, "3 documents takes 303 tokens per schedule, more"), (2, "")])
 def test_documents_that_take_more_than_the_budget_are_said(documents, said, capsys):
-    options = PerplexityOptions(budget_tokens=202, progress=True)
+    options = PerplexityOptions(budget_tokens=202, notes=Notes(True))
     Corpus([f"{number}{LINES}" for number in range(documents)], [101], byte_tokenizer(), "auto", options)
     err = capsys.readouterr().err
     assert said in " ".join(err.split()) if said else not err
