@@ -50,7 +50,7 @@ def bounds(figures: str) -> list[tuple[float, float, float]]:
     return found
 
 
-def test_every_verdict_follows_from_its_intervals_and_the_sentences_count_them(page, rows, reproduce):
+def test_every_verdict_follows_from_its_intervals_and_the_sentences_count_them(page, rows, reproduce, repository):
     count, intervals = Counter[str](), 0
     for claim, (here, figures) in rows.items():
         allowed = re.search(r"(0\.\d+) allowed", figures)
@@ -62,6 +62,8 @@ def test_every_verdict_follows_from_its_intervals_and_the_sentences_count_them(p
     assert intervals == reproduce.FAMILY and f"All {intervals} intervals hold together" in " ".join(page.split())
     said = " ".join(page.split())
     assert f"{WORDS[count['does not hold']].title()} claims do not hold here, {WORDS[count['undecided']]} are" in said
+    limits = " ".join((repository / "docs" / "limits.md").read_text(encoding="utf-8").split())
+    assert f"{WORDS[count['does not hold']].title()} of the papers' claims [do not hold]" in limits
     leads = [
         here for claim, (here, _) in rows.items() if re.match(r"`found` stays|\.\.\. with every|.*found ramp", claim)
     ]
