@@ -165,8 +165,8 @@ def losses(out: Path, point: str, length: int) -> list[np.ndarray] | None:
     found = Result.load(folder)
     if schedule == ["truncation"]:
         return None if found.truncation is None else found.truncation.losses(length)
-    wanted = schedule[0] if schedule else found.schedules[-1]
-    label = next((each for each in found.schedules if wanted in (each, found.named(each))), wanted)
+    wanted = Path(schedule[0]).name if schedule else found.schedules[-1]
+    label = next((each for each in found.schedules if wanted in (each, Path(found.named(each)).name)), wanted)
     return found.losses(label, length)
 
 
