@@ -1,20 +1,21 @@
 """What one accelerator shows, on random weights and without a network: ``make gpu``.
 
-On a bare machine: ``PYTHONPATH=.:tests/tools python3 -m gpu --out DIR``.
+On a bare machine: ``PYTHONPATH=.:tests/tools python3 -m gpu --out DIR``. It needs torch, transformers, numpy,
+safetensors and pydantic (wheels on PYTHONPATH will do).
 
-Needs torch, transformers, accelerate, numpy and pydantic. ``--tiny`` runs every part on a processor. Parts run in the
-order of their weight, and a part that would begin after ``--seconds`` is left out; DIR/gpu.json is complete after every
-figure.
+Parts run in the order of their weight. A part that would take longer than what is left of ``--minutes`` is left out,
+and shorter ones after it still run. DIR/gpu.json and DIR/gpu.md are complete after every figure; gpu.md is the section
+for docs/benchmarks.md, which ``make bench`` keeps. ``--tiny`` runs every part with tiny models, on a processor too.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 import traceback
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -23,49 +24,62 @@ import transformers
 from . import parts
 from .measuring import BEGAN, Bench, free
 
+PARTS: dict[str, tuple[Callable[[Bench], None], float]] = {
+    "environment": (parts.environment, 1),
+    "patch": (parts.patch_and_verify, 30),
+    "kernels": (parts.kernels, 15),
+    "equality": (parts.equality, 20),
+    "resuming": (parts.resuming, 25),
+    "llama": (parts.llama_at_length, 110),
+    "qwen": (parts.qwen_at_length, 75),
+    "sliding": (parts.sliding_windows, 20),
+    "memory": (parts.out_of_memory, 20),
+    "eval": (parts.default_eval, 30),
+    "longest": (parts.longest_window, 90),
+    "search": (parts.searching, 90),
+    "recommend": (parts.recommending, 60),
+}
+"""The parts by name, and the seconds that each is expected to take on an H100 (computed, not measured)."""
+
 
 def main() -> int:
     """Runs the parts; returns 1 if one of them failed."""
-    parser = argparse.ArgumentParser("gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, help="the folder for gpu.json")
+    shown = "\n".join(f"  {name:12} {seconds:4.0f} s" for name, (_, seconds) in PARTS.items())
+    parser = argparse.ArgumentParser(
+        "gpu",
+        description=f"{__doc__}\nThe parts, and the seconds to expect on an H100:\n{shown}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    out = os.environ.get("OUT", "build/gpu")
+    parser.add_argument("--out", type=Path, default=Path(out), help=f"the folder for the results (default: {out})")
     parser.add_argument("--tiny", action="store_true", help="tiny models")
     parser.add_argument("--device", help="cuda or cpu (default: cuda where there is one)")
-    parser.add_argument("--seconds", type=float, default=450, help="no part begins later")
+    parser.add_argument("--minutes", type=float, default=9.5, help="for all parts (default: 9.5)")
     parser.add_argument("--parts", help="names, separated by commas (default: all)")
     parser.add_argument("--peak", type=float, default=989.4e12, help="dense bf16 operations per second (default: H100)")
     parser.add_argument("--long", type=int, default=131072, help="the length of the 8B")
     parser.add_argument("--longer", type=int, default=262144, help="the length of the 0.6B")
     given = parser.parse_args()
+    names = given.parts.split(",") if given.parts else list(PARTS)
+    if unknown := [name for name in names if name not in PARTS]:
+        parser.error(f"no part {unknown[0]!r}; choose from {', '.join(PARTS)}")
     transformers.logging.set_verbosity_error()
+    given.out.mkdir(parents=True, exist_ok=True)
     device = torch.device(given.device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    bench = Bench(device, given.tiny, given.out, given.peak)
-    long, longer = (512, 1024) if given.tiny else (given.long, given.longer)
-    known: dict[str, Callable[[Bench], None]] = {
-        "environment": parts.environment,
-        "patch": parts.patch_and_verify,
-        "kernels": parts.kernels,
-        "equality": parts.equality,
-        "resuming": parts.resuming,
-        "llama": partial(parts.llama_at_length, length=long),
-        "qwen": partial(parts.qwen_at_length, length=longer),
-        "sliding": parts.sliding_windows,
-        "eval": parts.default_eval,
-        "search": parts.searching,
-        "recommend": parts.recommending,
-        "memory": parts.out_of_memory,
-    }
-    names = given.parts.split(",") if given.parts else list(known)
-    if unknown := [name for name in names if name not in known]:
-        parser.error(f"no part {unknown[0]!r}; choose from {', '.join(known)}")
-    failed = [name for name in names if not _run(bench, name, known[name], given.seconds)]
+    lengths = (512, 1024) if given.tiny else (given.long, given.longer)
+    bench = Bench(device, given.tiny, given.out, given.peak, lengths)
+    failed = [name for name in names if not _run(bench, name, 60 * given.minutes)]
+    print(bench.page(), end="")
     return min(1, len(failed))
 
 
-def _run(bench: Bench, name: str, part: Callable[[Bench], None], seconds: float) -> bool:
-    """Runs a part, or leaves it out if it is too late; returns whether it did not fail."""
+def _run(bench: Bench, name: str, seconds: float) -> bool:
+    """Runs a part, or leaves it out if it would take too long; returns whether it did not fail."""
+    part, expected = PARTS[name]
     start = time.perf_counter()
-    if start - BEGAN > seconds:
-        bench.say("left out", **{name: "no time left"})
+    left = BEGAN + seconds - start
+    if not bench.tiny and left < expected:
+        bench.say("left out", **{name: f"{expected:.0f} s expected, {left:.0f} s left"})
         return True
     try:
         part(bench)
@@ -75,7 +89,7 @@ def _run(bench: Bench, name: str, part: Callable[[Bench], None], seconds: float)
         return False
     finally:
         free(bench.on_gpu)
-        bench.say("seconds", **{name: time.perf_counter() - start})
+        bench.say("seconds", **{name: time.perf_counter() - start, f"{name}, expected": expected})
     return True
 
 

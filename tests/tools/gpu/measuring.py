@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import gc
 import json
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import transformers
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.profiler import ProfilerActivity, profile
 
 import ropescale.evals
 from ropescale.evals import Result
@@ -24,27 +29,41 @@ class Bench:
     """A device, the results so far, and what every part needs.
 
     Args:
-        out: the folder for ``gpu.json``, which is written after every figure; None only prints.
+        out: the folder for ``gpu.json`` and ``gpu.md``, which are written after every figure.
         peak: the device's dense bf16 operations per second, for the share of it that is used (MFU).
+        lengths: of the 8B and of the 0.6B.
     """
 
-    def __init__(self, device: torch.device, tiny: bool, out: Path | None, peak: float) -> None:
-        self.device, self.tiny, self.out, self.peak = device, tiny, out, peak
+    def __init__(self, device: torch.device, tiny: bool, out: Path, peak: float, lengths: tuple[int, int]) -> None:
+        self.device, self.tiny, self.out, self.peak, self.lengths = device, tiny, out, peak, lengths
         self.on_gpu = device.type == "cuda"
+        self.name = torch.cuda.get_device_name(device) if self.on_gpu else "a processor"
         self.dtype = torch.bfloat16 if self.on_gpu or not tiny else torch.float32
         self.shapes = Shapes(tiny)
         self.results: dict[str, dict[str, Any]] = {}
+        self._rows: list[str] = []
         self._random = np.random.default_rng(0)
 
     def say(self, part: str, **facts: Any) -> None:
         """Prints figures, and adds them to the results."""
         self.results.setdefault(part, {}).update(facts)
-        shown = (
-            f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in facts.items()
-        )
+        shown = (f"{name}={_shown(value)}" for name, value in facts.items())
         print(f"[{time.perf_counter() - BEGAN:6.1f}s] {part}: {', '.join(shown)}", flush=True)
-        if self.out is not None:
-            (self.out / "gpu.json").write_text(json.dumps(self.results, indent=1, default=str))
+        (self.out / "gpu.json").write_text(json.dumps(self.results, indent=1, default=str))
+
+    def show(self, part: str, **facts: Any) -> None:
+        """Prints figures, and adds them to the results and to the page."""
+        known = {name: value for name, value in facts.items() if value == value}  # a processor has no peak
+        self._rows += [f"| {part}: {name} | {_shown(value)} |" for name, value in known.items()]
+        self.say(part, **facts)
+        (self.out / "gpu.md").write_text(self.page())
+
+    def page(self) -> str:
+        """Returns the section for docs/benchmarks.md."""
+        versions = f"torch {torch.__version__}, transformers {transformers.__version__}"
+        about = f"`make gpu`: random weights, {self.dtype}, {versions}, on {time.strftime('%Y-%m-%d')}."
+        table = "\n".join(["| what | figure |", "|---|---:|", *self._rows])
+        return f"## `gpu`: what {'tiny models' if self.tiny else 'one ' + self.name} shows\n\n{about}\n\n{table}\n"
 
     def timed(self) -> Timed:
         """Returns a clock for a ``with`` block."""
@@ -57,15 +76,21 @@ class Bench:
 
     def say_speed(self, part: str, name: str, model: torch.nn.Module, length: int, count: int, timed: Timed) -> None:
         """Adds the speed and memory of ``count`` windows."""
-        share = count * flops(model, length) / timed.seconds / self.peak
         figures = {
             "s": timed.seconds,
             "tokens/s": count * length / timed.seconds,
-            "MFU": share,
             "peak GB above weights": timed.above,
             "peak GB": timed.peak,
         }
         self.say(part, **{f"{name} {figure}": value for figure, value in figures.items()})
+
+    def used(self, model: torch.nn.Module, length: int, timed: Timed) -> float:
+        """Returns the share of the device's operations that one window used (MFU)."""
+        return flops(model, length) / timed.seconds / self.peak
+
+
+def _shown(value: object) -> str:
+    return f"{value:,.4g}" if isinstance(value, float) else str(value)
 
 
 class Timed:
@@ -135,9 +160,40 @@ def measured(
     schedules: Sequence[str] = (),
     **options: Any,
 ) -> Result:
-    """Measures with ropescale; without further passes unless ``options`` ask for them."""
-    plain = {"short_context": False, "truncation": False, "budget_tokens": 10**10}
-    return ropescale.evals.perplexity(model, windows, lengths, list(schedules), **(plain | options))
+    """Measures with ropescale; without further passes unless ``options`` ask for them.
+
+    The model's folder holds nothing that would take time to hash, unless ``options`` name another.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        model.config.save_pretrained(folder)
+        plain = {"short_context": False, "truncation": False, "budget_tokens": 10**10, "path": folder}
+        return ropescale.evals.perplexity(model, windows, lengths, list(schedules), **(plain | options))
+
+
+FIRST = {"FlashAttention 2": SDPBackend.FLASH_ATTENTION, "cuDNN": SDPBackend.CUDNN_ATTENTION}
+
+
+def preferring(kernel: str | None) -> AbstractContextManager[None]:
+    """Returns a block in which a kernel of scaled dot product attention comes first; None for torch's own order."""
+    if kernel is None:
+        return nullcontext()
+    rest = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+    return sdpa_kernel([FIRST[kernel], *(each for each in rest if each != FIRST[kernel])], set_priority=True)
+
+
+_WORDS = ("flash", "fmha", "attention", "cudnn", "mem_eff", "efficient")
+
+
+def kernels_of(act: Callable[[], object], on_gpu: bool) -> list[tuple[str, float]]:
+    """Returns the attention kernels that ran, longest first, with their milliseconds."""
+    act()
+    with profile(activities=[ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if on_gpu else [])) as seen:
+        act()
+    rows = [(each.key, getattr(each, "device_time_total", 0) or each.cpu_time_total) for each in seen.key_averages()]
+    named = [(key, time / 1e3) for key, time in rows if any(word in key.lower() for word in _WORDS)]
+    if on_gpu:  # the kernels themselves, not the operators that start them
+        named = [row for row in named if not row[0].startswith(("aten::", "cuda"))] or named
+    return sorted(named, key=lambda row: -row[1])[:4]
 
 
 def losses_of(result: Result, number: int = 0) -> np.ndarray:

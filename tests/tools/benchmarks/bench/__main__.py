@@ -50,7 +50,8 @@ def main() -> None:
             asked.json.parent.mkdir(parents=True, exist_ok=True)
             asked.json.write_text(json.dumps(kept, indent=1))
     if asked.page and kept:
-        asked.page.write_text(as_page(kept))
+        other = page.elsewhere(asked.page.read_text()) if asked.page.exists() else ""
+        asked.page.write_text(as_page(kept).removesuffix(page.LAST) + other + page.LAST)
 
 
 def options() -> argparse.Namespace:

@@ -40,3 +40,9 @@ def _value(row: sides.Row) -> str:
     if row.low is None or row.high is None:
         return f"{row.value:.3g}{unit}"
     return f"{row.value:.3g}{unit} ({row.low:.3g} to {row.high:.3g})"
+
+
+def elsewhere(page: str) -> str:
+    """Returns the section of a page that another machine measured (``make gpu``), or ""."""
+    section = page.partition("\n## `gpu`")
+    return "".join(section[1:]).removesuffix(LAST).rstrip("\n") + "\n" if section[1] else ""
