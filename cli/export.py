@@ -71,7 +71,8 @@ def command(model: str, engines: tuple[str, ...], command_only: bool, as_json: b
 
     if command_only and (as_json or len(set(engines)) != 1):
         raise DataError(
-            "command_only prints the commands for one engine; name one, and leave JSON out", "engines", "as_json"
+            "command_only prints the commands of one engine; name one, and leave JSON out",
+            *("command_only", "engines", "as_json"),
         )
     done, *others = every = exports(model, engines or ENGINES, options.pop("schedule"), **options)
     if others:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import io
+import re
 import signal
 import sys
 import traceback
@@ -113,7 +114,7 @@ def translate(error: BaseException, command: str | None = None) -> tuple[int, st
     """Returns an error's exit code and message, followed by the command's options that set the error's fields."""
     if isinstance(error, RopescaleError):
         code = FAILED if isinstance(error, (RunError, StorageError, VerificationError)) else WRONG_INPUT
-        return code, _one_line(f"{error}{_options(error.fields, command)}")
+        return code, _one_line(_with_options(str(error), error.fields, command))
     if isinstance(error, click.ClickException):
         return WRONG_INPUT, _usage_sentence(error)
     if isinstance(error, OSError) and error.strerror:
@@ -127,13 +128,24 @@ _MEANT = {"schedule": "schedules", "documents": "source", "length": "lengths", "
 """The parameters of commands that set function parameters with other names."""
 
 
-def _options(fields: Sequence[str], command: str | None) -> str:
-    """Returns the options that set these parameters, such as `` (--layers)``, or "" if the command has none."""
+def _with_options(text: str, fields: Sequence[str], command: str | None) -> str:
+    """Returns a message in which the names of parameters are the command's options, such as ``--target-length``.
+
+    Those whose name is also a word follow it: `` (--layers)``.
+    """
     known = group.get_command(click.Context(group), command) if command else None
     params = {param.name: param for param in known.params if isinstance(param, click.Option)} if known else {}
-    named = [params.get(field) or params.get(_MEANT.get(field, "")) for field in fields]
-    flags = [param.opts[0] if not param.secondary_opts else f"--[no-]{param.opts[0][2:]}" for param in named if param]
-    return f" ({', '.join(dict.fromkeys(flags))})" if flags else ""
+    others = []
+    for field in fields:
+        param = params.get(field) or params.get(_MEANT.get(field, ""))
+        if param is None:
+            continue
+        flag = param.opts[0] if not param.secondary_opts else f"--[no-]{param.opts[0][2:]}"
+        written = re.sub(rf"\b{field}\b", flag, text) if "_" in field else text
+        if written == text and flag not in text:
+            others.append(flag)
+        text = written
+    return f"{text} ({', '.join(dict.fromkeys(others))})" if others else text
 
 
 def _usage_sentence(error: click.ClickException) -> str:
@@ -143,7 +155,7 @@ def _usage_sentence(error: click.ClickException) -> str:
         if error.ctx and (advice := _meant(error.option_name.replace("_", "-"), error.ctx)):
             return f"{message}; {advice}"
     else:
-        message = _one_line(error.format_message()).rstrip(".")
+        message = _one_line(error.format_message()).rstrip(".").replace("a valid float", "a number")
         message = message[:1].lower() + message[1:]
     ctx = None if message.endswith("?") else getattr(error, "ctx", None)
     return f"{message}; see `{ctx.command_path} -h`" if ctx else message

@@ -28,8 +28,11 @@ _NO_TEXT = {
     **dict.fromkeys((".bz2", ".xz", ".zip"), "compressed; unpack it first"),
 }
 
-_COMPRESSED = {".gz": "gzip", ".zst": "zstd"}
-"""Extensions of compressed files that are read as what they contain, with pyarrow's names of the compressions."""
+_COMPRESSED = (".gz", ".zst")
+"""Extensions of compressed files that are read as what they contain."""
+
+_MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
+"""The first bytes of compressed files, with pyarrow's names of the compressions."""
 
 
 class NoText(DataError):
@@ -88,12 +91,15 @@ def contents_suffix(path: Path) -> str:
 
 
 def opened(path: Path) -> BinaryIO:
-    """Opens a file for reading; one that is compressed with gzip or zstd is unpacked while it is read.
+    """Opens a file for reading; one that is compressed with gzip or zstd, whatever its name, is unpacked while it is
+    read.
 
     Raises:
         OSError: the file cannot be read.
     """
-    compression = _COMPRESSED.get(path.suffix.lower())
+    with path.open("rb") as file:
+        start = file.read(4)
+    compression = next((name for magic, name in _MAGIC.items() if start.startswith(magic)), None)
     if compression is None:
         return path.open("rb")
     import pyarrow
@@ -102,15 +108,18 @@ def opened(path: Path) -> BinaryIO:
 
 
 def starts_json(path: Path) -> str:
-    """Returns "[" for a file with a JSON array of rows, "{" for one with lines of JSON objects, and else ""."""
+    """Returns "[" for a file with a JSON array of rows, "{" for one with a JSON object on each line, and else ""."""
     suffix = contents_suffix(path)
-    if suffix not in (".json", *JSON_LINES):
+    if suffix in JSON_LINES:
+        return "{"
+    if suffix != ".json":
         return ""
     with suppress(OSError), opened(path) as file:
-        start = file.read(_BLOCK).decode("utf-8-sig", "ignore").lstrip()
-        if suffix == ".json" and re.match(r'\[\s*([\[{"]|\]\s*$)', start):
+        start = file.read(_BLOCK).decode("utf-8-sig", "ignore").strip()
+        if re.match(r'\[\s*([\[{"]|\]$)', start):
             return "["
-        return "{" if suffix != ".json" or re.match(r"\{.*\}\s*\n\s*\{", start) else ""
+        if re.match(r"\{.*(\}\s*\n\s*\{|$)", start):  # the first of many, or the only one
+            return "{"
     return ""
 
 

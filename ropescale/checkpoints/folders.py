@@ -335,7 +335,7 @@ def two_sets(source: Path) -> Iterator[str]:
     if read and served != indexes.get(read, {read}):
         shown = ", ".join(sorted(served)[:3]) or "nothing"
         yield (
-            f"{source}: transformers loads {read}, vLLM {len(served)} file(s) ({cut(shown, 100)}); remove what does "
+            f"{source}: transformers loads {read}, vLLM {len(served)} ({cut(shown, 100)}); remove what does "
             "not belong to the model"
         )
 

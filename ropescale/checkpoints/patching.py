@@ -113,7 +113,9 @@ def patch_checkpoint(
     if like is None:
         plan = _planned(source, request)
     else:
-        refuse_unused(request, ())
+        if unused := request.given():
+            why = f"{unused[0]} has no effect: a draft head gets its target's table; leave it out"
+            raise ScheduleError(why, unused[0])
         plan = following(source, find_model(like, weights=False), request)
     target, refused = None, []
     try:
@@ -286,8 +288,8 @@ def on_links(links: Mapping[str, str], asked: str) -> Iterator[str]:
     count = Counter(links.values())
     if count["symlink"]:
         yield (
-            f"{count['symlink']} weight file(s) are absolute symlinks to the source: keep the source where it is, "
-            "or copy the weights"
+            f"weights are absolute symlinks to the source ({count['symlink']} of {len(links)}): keep the source where "
+            "it is, or copy them"
         )
     if count["copy"] and asked == "auto":
-        yield f"{count['copy']} weight file(s) were copied: neither hard links nor symlinks are possible here"
+        yield f"weights were copied ({count['copy']} of {len(links)}), because no kind of link is possible here"

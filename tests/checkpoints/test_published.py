@@ -60,16 +60,16 @@ WHOLE, BIN, SHARD, SHARD_BIN = "model.safetensors", "pytorch_model.bin", "model-
 @pytest.mark.parametrize(
     ("names", "index", "shards", "said"),
     [
-        ([WHOLE], WHOLE, [SHARD], f"transformers loads {WHOLE}, vLLM 0 file(s) (nothing)"),
-        ([WHOLE, SHARD], WHOLE, [SHARD], f"transformers loads {WHOLE}, vLLM 1 file(s) ({SHARD})"),
+        ([WHOLE], WHOLE, [SHARD], f"transformers loads {WHOLE}, vLLM 0 (nothing)"),
+        ([WHOLE, SHARD], WHOLE, [SHARD], f"transformers loads {WHOLE}, vLLM 1 ({SHARD})"),
         (
             [WHOLE, "old.safetensors"],
             None,
             [],
-            f"transformers loads {WHOLE}, vLLM 2 file(s) ({WHOLE}, old.safetensors)",
+            f"transformers loads {WHOLE}, vLLM 2 ({WHOLE}, old.safetensors)",
         ),
-        ([BIN, "old.safetensors"], None, [], f"transformers loads {BIN}, vLLM 1 file(s) (old.safetensors)"),
-        ([BIN, SHARD_BIN], BIN, [SHARD_BIN], f"transformers loads {BIN}, vLLM 2 file(s) ({SHARD_BIN}, {BIN})"),
+        ([BIN, "old.safetensors"], None, [], f"transformers loads {BIN}, vLLM 1 (old.safetensors)"),
+        ([BIN, SHARD_BIN], BIN, [SHARD_BIN], f"transformers loads {BIN}, vLLM 2 ({SHARD_BIN}, {BIN})"),
         ([BIN, SHARD], WHOLE, [SHARD], None),
         ([WHOLE, SHARD_BIN], BIN, [SHARD_BIN], None),
         ([WHOLE, BIN, "consolidated.safetensors"], None, [], None),

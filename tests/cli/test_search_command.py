@@ -61,7 +61,7 @@ def test_ctrl_c_says_once_what_is_kept(search, tmp_path, monkeypatch, after, sai
     [
         (["--budget-tokens", "300"], "a budget of 2 windows of 128 tokens is too small for a step"),
         (["--target-length", "32"], "is shorter than the trained length"),
-        (["--streaming"], "limit its documents with max_docs (--streaming, --max-docs)"),
+        (["--streaming"], "limit its documents with --max-docs (--streaming)"),
     ],
 )
 def test_wrong_input_is_one_line_and_nothing_is_written(refused, checkpoint, texts, tmp_path, words, said):

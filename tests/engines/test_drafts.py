@@ -95,7 +95,10 @@ def test_a_target_whose_class_states_its_table_gives_it_all_the_same(tmp_path):
             ["--like", "TARGET"],
             "differ in theta or in the number of rotating coordinates, so the head was trained with",
         ),
-        (["--like", "HEAD", "--factor", "2"], "factor has no effect: as-is keeps the frequencies; leave it out"),
+        (
+            ["--like", "HEAD", "--factor", "2"],
+            "factor has no effect: a draft head gets its target's table;",
+        ),
         (["--like", "nowhere"], "nowhere"),
     ],
 )

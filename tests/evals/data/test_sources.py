@@ -47,7 +47,10 @@ FOLDER = {"b.txt": "second", "a.txt": "first", "c/d.txt": "third", ".hidden": b"
         ({"a.jsonl": '{"text": "one", "id": "x"}\n\n{"text": "two"}\n'}, "a.jsonl", {}, ["one", "two"]),
         ({"a.jsonl": b'\xef\xbb\xbf{"text": "one"}\r\n{"text": "two"}'}, "a.jsonl", {}, ["one", "two"]),
         ({"a.jsonl": '{"n": 1, "content": "one"}\n'}, "a.jsonl", {}, ["one"]),  # the only field of strings
-        ({"a.json": '{"a": [1, 2]}'}, "a.json", {}, ['{"a": [1, 2]}']),  # no list of texts
+        ({"a.json": '{\n  "a": [1, 2]\n}'}, "a.json", {}, ['{\n  "a": [1, 2]\n}']),  # no list of texts
+        ({"a.json": '{"prompt": "on", "completion": "e"}\n'}, "a.json", {}, ["one"]),
+        ({"a.jsonl.gz": '{"text": "one"}\n', "b.txt.zst": "two"}, "a.jsonl.gz", {}, ["one"]),  # by its bytes
+        ({"a.jsonl": gzip.compress(b'{"text": "one"}\n')}, "a.jsonl", {}, ["one"]),
     ],
 )
 def test_files_and_folders_are_documents(tmp_path, files, name, options, expected):
@@ -189,7 +192,9 @@ def test_a_dash_reads_standard_input(monkeypatch):
         ("rows.jsonl", b'{"instruction": "x", "output": "y"}\n{"instruction": "z"}', "line 2 has no field 'output'"),
         ("rows.csv", b"text\none\n", "is a table; make it JSONL or parquet, or rename it to .txt if it is plain text"),
         ("rows.jsonl.bz2", b"", "is compressed; unpack it first"),
-        ("rows.txt.gz", b"no gzip", "rows.txt.gz cannot be read"),
+        ("rows.txt.gz", b"\x1f\x8bno gzip", "rows.txt.gz cannot be read"),
+        ("rows.jsonl.gz", b"no JSON", "rows.jsonl.gz line 1 is not JSON"),
+        ("row.json", b'{"data": [1], "version": "2"}', "no field 'text'; choose one: data, version"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_one_sentence(tmp_path, name, raw, message):
@@ -511,7 +516,7 @@ def test_a_stream_gives_the_rows_of_the_same_documents_in_a_file(hub, checkpoint
 
 def test_a_stream_without_an_end_or_joined_is_refused(refused, checkpoint):
     words = ["eval", checkpoint, "--lengths", "20", "--data", "org/books", "--streaming"]
-    assert "a stream may be endless; limit its documents with max_docs (--streaming, --max-docs)" in refused(*words)
+    assert "a stream may be endless; limit its documents with --max-docs (--streaming)" in refused(*words)
     said = refused(*words, "--max-docs", "2", "--concat")
     assert "one document at a time, and concat joins all of them; leave concat out" in said
 
