@@ -142,7 +142,7 @@ def _with_options(text: str, fields: Sequence[str], command: str | None) -> str:
             continue
         flag = param.opts[0] if not param.secondary_opts else f"--[no-]{param.opts[0][2:]}"
         written = re.sub(rf"\b{field}\b", flag, text) if "_" in field else text
-        if written == text and flag not in text:
+        if written == text:
             others.append(flag)
         text = written
     return f"{text} ({', '.join(dict.fromkeys(others))})" if others else text

@@ -108,7 +108,8 @@ def opened(path: Path) -> BinaryIO:
 
 
 def starts_json(path: Path) -> str:
-    """Returns "[" for a file with a JSON array of rows, "{" for one with a JSON object on each line, and else ""."""
+    """Returns "[" for a file with a JSON array of rows, "{" for one with lines of JSON objects, "{}" for one with a
+    single object on one line, and else ""."""
     suffix = contents_suffix(path)
     if suffix in JSON_LINES:
         return "{"
@@ -118,8 +119,10 @@ def starts_json(path: Path) -> str:
         start = file.read(_BLOCK).decode("utf-8-sig", "ignore").strip()
         if re.match(r'\[\s*([\[{"]|\]$)', start):
             return "["
-        if re.match(r"\{.*(\}\s*\n\s*\{|$)", start):  # the first of many, or the only one
+        if re.match(r"\{.*\}\s*\n\s*\{", start):
             return "{"
+        if re.match(r"\{.*$", start):
+            return "{}"
     return ""
 
 
@@ -144,7 +147,7 @@ def text_of(path: Path, is_array: bool = False) -> Text:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
     if len(raw) > LARGEST:
         raise DataError(f"{path} is longer than {LARGEST:,} bytes; split it into several files")
-    if not is_array and starts_json(path):
+    if not is_array and starts_json(path) in ("[", "{"):
         raise NoText(f"{path} has rows of JSON; give the file itself")
     return decoded(str(path), raw)
 

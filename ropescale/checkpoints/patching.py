@@ -188,7 +188,9 @@ def _refuse_contradiction(
     if link not in (None, *LINKS):
         raise CheckpointError(f"unknown link type {link!r}; choose from {', '.join(LINKS)}", "link")
     if in_place and out is not None:
-        raise CheckpointError("out and in_place are mutually exclusive; choose one", "out", "in_place")
+        raise CheckpointError(
+            "in_place changes the model itself and writes no other folder; choose one", "out", "in_place"
+        )
     if in_place and not local_path(model).is_dir():
         raise CheckpointError(
             f"{model} is not a local folder, so it cannot be changed in place; write to another folder instead",

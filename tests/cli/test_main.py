@@ -95,7 +95,7 @@ def test_an_error_is_one_line_and_its_exit_code(error, code, line, failing, ran)
 def test_the_fields_of_an_error_follow_it_as_options_and_a_path_stays_as_it_is(ran):
     assert ran("inspect", "nope stride=3", code=2).err.startswith("error: folder nope stride=3 does not exist; ")
     err = ran("patch", "nope", "--schedule", "yarn:factor=2", "-o", "out", "--in-place", code=2).err
-    assert err == "error: out and in_place are mutually exclusive; choose one (-o, --in-place)\n"
+    assert err == "error: --in-place changes the model itself and writes no other folder; choose one (-o)\n"
     kept = pickle.loads(pickle.dumps(errors.ConfigError("no layer rotates", "layers", "short_context")))  # by a process
     assert shell.translate(kept, "eval") == (2, "no layer rotates (--layers, --[no-]short-context)")
 

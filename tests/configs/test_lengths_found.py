@@ -289,8 +289,8 @@ def test_the_tool_prints_what_is_read_in_a_folder_of_configurations(tmp_path, mo
 @pytest.mark.parametrize(
     ("config", "words", "why"),
     [
-        (LLAMA, [], "target_length needs a schedule"),
-        (LLAMA, ["--schedule", "as-is"], "target_length has no effect: as-is keeps the frequencies"),
+        (LLAMA, [], "--target-length needs a schedule"),
+        (LLAMA, ["--schedule", "as-is"], "--target-length has no effect: as-is keeps the frequencies"),
         (LLAMA31, [], ""),
     ],
 )

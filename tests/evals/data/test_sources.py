@@ -194,7 +194,7 @@ def test_a_dash_reads_standard_input(monkeypatch):
         ("rows.jsonl.bz2", b"", "is compressed; unpack it first"),
         ("rows.txt.gz", b"\x1f\x8bno gzip", "rows.txt.gz cannot be read"),
         ("rows.jsonl.gz", b"no JSON", "rows.jsonl.gz line 1 is not JSON"),
-        ("row.json", b'{"data": [1], "version": "2"}', "no field 'text'; choose one: data, version"),
+        ("row.json", b'{"name": "x", "version": "2"}', "no field 'text'; choose one: name, version"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_one_sentence(tmp_path, name, raw, message):
