@@ -64,8 +64,8 @@ def test_python_takes_servers_too(engines, checkpoint, text):
 @pytest.mark.parametrize(
     ("which", "more", "sentence"),
     [
-        (slice(0, 1), [], "needs a server of the model as it is (served_as base), and one per schedule"),
-        (slice(1, 3), [], "needs a server of the model as it is (served_as base), and one per schedule"),
+        (slice(0, 1), [], "needs a server of the model as it is (--served-as base), and one per schedule"),
+        (slice(1, 3), [], "needs a server of the model as it is (--served-as base), and one per schedule"),
         (slice(0, 3), ["--search"], "search applies to a loaded model, not to a server"),
         (slice(0, 3), ["--schedule", "cope"], "schedules applies to a loaded model"),
         (slice(0, 3), ["--target-length", "512"], "takes at most 256 positions, and the longest window has 512"),

@@ -67,5 +67,5 @@ def test_another_model_behind_the_address_is_noticed_when_a_run_goes_on(checkpoi
 
 def test_an_option_of_a_loaded_model_is_refused_beside_a_server(checkpoint, refused):
     words = ["retrieval", "--server", "http://localhost:1", "--tokenizer", checkpoint, "--lengths", "192"]
-    assert "batch_tokens applies to a loaded model" in refused(*words, "--batch-tokens", "64")
+    assert "--batch-tokens applies to a loaded model" in refused(*words, "--batch-tokens", "64")
     assert "name a MODEL, or a server" in refused("retrieval", "--lengths", "192")

@@ -148,7 +148,7 @@ def test_scaling_that_was_written_by_hand_is_proved_too(folders, tmp_path, ran):
 
 
 def test_what_cannot_be_verified_is_refused_before_anything_is_scored(folders, refused):
-    assert "served_name needs a server" in refused("verify", folders["right"], "--served-name", "x")
+    assert "--served-name needs a server" in refused("verify", folders["right"], "--served-name", "x")
     with serving(limit=64) as engine:
         words = ["verify", folders["right"], "--server", engine.url]
         assert "ends within the trained length of 64" in refused(*words)
