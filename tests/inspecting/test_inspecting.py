@@ -126,8 +126,8 @@ def test_the_json_has_every_digit_of_what_patch_would_write(checkpoint, ran, sca
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        *(([*words], f"({words[0]})") for words in (["--factor", "4"], ["--set", "factor=4"], ["--on-top"])),
-        (["--freeze-at", "512"], "needs a schedule; name one, such as yarn, or leave it out (--freeze-at)"),
+        *(([*words], words[0]) for words in (["--factor", "4"], ["--set", "factor=4"], ["--on-top"])),
+        (["--freeze-at", "512"], "--freeze-at needs a schedule; name one, such as yarn, or leave it out"),
         (["--schedule", "yarn"], "factor"),
         (["--schedule", "yarn:factor=4", "--target-length", "512"], "factor"),
         (["--schedule", "linear:factor=2", "--replace-scaling", "--on-top"], "mutually exclusive"),
