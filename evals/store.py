@@ -198,7 +198,8 @@ def _appending(path: Path) -> BinaryIO:
 def own_command() -> str:
     """Returns our command; "" in another program, and if it has an address, which may hold a secret."""
     command = shlex.join(["ropescale", *sys.argv[1:]])
-    return command if sys.argv[0].endswith("ropescale") and "://" not in command else ""
+    ours = sys.argv[0].endswith(("ropescale", os.path.join("ropescale", "__main__.py")))
+    return command if ours and "://" not in command else ""
 
 
 def _digest(key: str, number: int, content: bytes) -> bytes:

@@ -9,7 +9,7 @@ import pytest
 import tiny
 import torch
 from configurations import write_files
-from launching import launch
+from launching import launch, results_in
 from losses import records_in
 
 import ropescale
@@ -64,7 +64,8 @@ def test_one_two_and_three_processes_write_the_same_bytes(checkpoint, texts, tmp
     words += ["--key-spans", tmp_path / "keys.json", "--verbose", "-o"]
     runs = [launch(n, *words, tmp_path / str(n)) for n in (1, 2, 3)]
     assert [run.returncode for run in runs] == [0, 0, 0], runs[-1].stderr
-    assert len({(tmp_path / str(n) / "results.json").read_bytes() for n in (1, 2, 3)}) == 1
+    assert results_in(tmp_path / "1") == results_in(tmp_path / "2") == results_in(tmp_path / "3")
+    assert f"Command: `ropescale eval {checkpoint} --data" in (tmp_path / "2" / "REPORT.md").read_text()
     assert len({run.stdout for run in runs}) == 1 and "| yarn:factor=2" in runs[0].stdout
     found = json.loads((tmp_path / "3" / "results.json").read_text())["key_tokens"]["rows"]
     assert len(found) == 6 and all(row["tokens"] > 100 and row["ppl"] > 1 for row in found)
@@ -89,7 +90,7 @@ def test_a_run_killed_with_two_processes_is_continued_by_three(tmp_path):
     assert not (killed / "results.json").exists()
     again = launch(3, *words, "-o", killed)
     assert again.returncode == 0 and "resuming: " in again.stderr, again.stderr
-    assert (killed / "results.json").read_bytes() == (whole / "results.json").read_bytes()
+    assert results_in(killed) == results_in(whole)
     assert records_in(killed) == records_in(whole)
 
 
@@ -125,8 +126,8 @@ def test_processes_share_the_prompts_of_a_retrieval_run(checkpoint, tmp_path):
     words += ["--batch-tokens", 1400, "--schedule", "dynamic:factor=2", "--schedule", "linear:factor=1", "--verbose"]
     runs = [launch(n, *words, "-o", tmp_path / str(n), command="retrieval") for n in (1, 2, 3)]
     assert [run.returncode for run in runs] == [0, 0, 0], runs[-1].stderr
-    for name in ("results.json", "answers.csv"):
-        assert len({(tmp_path / str(n) / name).read_bytes() for n in (1, 2, 3)}) == 1
+    assert results_in(tmp_path / "1") == results_in(tmp_path / "2") == results_in(tmp_path / "3")
+    assert len({(tmp_path / str(n) / "answers.csv").read_bytes() for n in (1, 2, 3)}) == 1
     assert len({run.stdout for run in runs}) == 1 and runs[1].stdout.count("| accuracy ") == 1
     assert "2 processes measuring" in runs[1].stderr
 
@@ -136,5 +137,5 @@ def test_processes_share_a_recommendation(checkpoint, texts, tmp_path):
     words = [checkpoint, "--target-length", 128, "--data", texts, "--batch-tokens", 256, "-o"]
     runs = [launch(n, *words, tmp_path / str(n), command="recommend") for n in (1, 2)]
     assert [each.returncode for each in runs] == [0, 0], runs[-1].stderr
-    for name in ("results.json", "results.csv"):
-        assert len({(tmp_path / str(n) / name).read_bytes() for n in (1, 2)}) == 1, name
+    assert results_in(tmp_path / "1") == results_in(tmp_path / "2")
+    assert len({(tmp_path / str(n) / "results.csv").read_bytes() for n in (1, 2)}) == 1

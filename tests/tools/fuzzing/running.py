@@ -26,7 +26,7 @@ from .judging import Fault, judged
 from .seeds import Made
 from .targets import Target
 
-PATIENCE = 90.0
+PATIENCE = 300.0
 """Seconds after which a process that is deaf to signals is killed; its case is a failure."""
 
 MEMORY = 2 * 2**30

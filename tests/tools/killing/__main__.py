@@ -172,7 +172,7 @@ def exact(rng: Random, number: signal.Signals, prepared: Prepared) -> Iterator[S
 def warm(commands: list[str]) -> None:
     """Imports everything that the commands import, before anything is forked; no thread of torch's has run."""
 
-    if any(command.startswith(("eval", "retrieval", "gguf")) for command in commands):
+    if any(command.startswith(("eval", "retrieval", "recommend", "search", "keys", "gguf")) for command in commands):
         import matplotlib.pyplot  # noqa: F401
         import torch
         import transformers.models.llama.modeling_llama  # noqa: F401

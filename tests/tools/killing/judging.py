@@ -17,7 +17,7 @@ from .striking import NEVER, Strike, Struck, run
 CODES = {signal.SIGKILL: -9, signal.SIGTERM: 143, signal.SIGINT: 130}
 """How a command ends that is struck in time."""
 
-_CHANGING = ("out/resume/",)
+_CHANGING = ("out/resume/", "out-search/resume/", "out-run/")
 """What legitimately differs from run to run: logs of when and by whom; what they hold is in the results."""
 
 Tree = dict[str, str]
@@ -103,7 +103,7 @@ def _midway(prepared: Prepared, there: Tree, root: Path) -> Iterator[Wrong]:
     yield from _foreign(before, {**_set_aside(there, scene), **there}, scene)
     if scene.in_place:
         yield from _undone(prepared, there, root)
-    elif scene.words[0] in ("patch", "gguf"):
+    elif scene.words[0] in ("patch", "gguf", "search", "keys"):
         found, old, new = (_below(each, scene.output) for each in (there, before, after))
         found = {name: content for name, content in found.items() if not name.startswith("out/.out.")}
         moving = old == {"out": "folder"} and "out/ropescale.json" not in found

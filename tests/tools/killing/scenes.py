@@ -111,6 +111,8 @@ def _measurable(folder: Path, run: Run) -> None:
 _EVAL = "eval model --data texts --lengths 64,128,192,256 --schedule yarn:factor=4 --schedule linear:factor=4".split()
 _PASSKEY = "retrieval model --lengths 480,600 --depths 0,0.5,1 --trials 8 --bos no --schedule yarn:factor=8".split()
 _RECOMMEND = "recommend model --target-length 128 --data texts --windows 1 --max-docs 4".split()
+_SEARCH = "search model --target-length 256 --data texts --budget-windows 6 --bos no -o out.json".split()
+_KEYS = "keys model --data texts --window 64 --stride 32 --max-length 192 --alpha 0 --beta -9 -o out.json".split()
 
 SCENES: dict[str, tuple[Scene, ...]] = {
     "patch -o": (
@@ -135,6 +137,8 @@ SCENES: dict[str, tuple[Scene, ...]] = {
     "restore": (Scene("patched", ["restore", "model"], _patched, "model", True, repeated=_NOTHING),),
     "eval -o": (Scene("tiny", [*_EVAL, "--batch-tokens", "256", "-o", "out"], _measurable),),
     "recommend -o": (Scene("tiny", [*_RECOMMEND, "--batch-tokens", "256", "-o", "out"], _measurable),),
+    "search -o": (Scene("tiny", _SEARCH, _measurable, "out.json"),),
+    "keys -o": (Scene("tiny", _KEYS, _measurable, "out.json"),),
     "retrieval -o": (Scene("tiny", [*_PASSKEY, "--batch-tokens", "1200", "-o", "out"], _measurable),),
 }
 
