@@ -111,7 +111,7 @@ def _measurable(folder: Path, run: Run) -> None:
 _EVAL = "eval model --data texts --lengths 64,128,192,256 --schedule yarn:factor=4 --schedule linear:factor=4".split()
 _PASSKEY = "retrieval model --lengths 480,600 --depths 0,0.5,1 --trials 8 --bos no --schedule yarn:factor=8".split()
 _RECOMMEND = "recommend model --target-length 128 --data texts --windows 1 --max-docs 4".split()
-_SEARCH = "search model --target-length 256 --data texts --budget-windows 6 --bos no -o out.json".split()
+_SEARCH = "search model --target-length 256 --data texts --budget-windows 14 --bos no -o out.json".split()
 _KEYS = "keys model --data texts --window 64 --stride 32 --max-length 192 --alpha 0 --beta -9 -o out.json".split()
 
 SCENES: dict[str, tuple[Scene, ...]] = {
