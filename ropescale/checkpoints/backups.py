@@ -93,8 +93,10 @@ def put_back(folder: Path) -> bool:
         for name in sorted(digests, key=lambda name: name != _RECORD):  # without its record, the restore is unfinished
             if digests[name][0] is None:
                 (folder / name).unlink(missing_ok=True)
-            elif os.path.lexists(backup / name):
+            elif _digest(backup / name) == digests[name][0]:
                 os.replace(backup / name, folder / name)
+            else:  # the folder has the original
+                (backup / name).unlink(missing_ok=True)
         (backup / _MANIFEST).unlink(missing_ok=True)
     return any(len(each) > 1 for each in digests.values())
 
@@ -152,7 +154,9 @@ def _manifest(backup: Path) -> Digests:
     """
     path, originals, written = backup / _MANIFEST, {}, {}
     if os.path.lexists(path):
-        content = read_json(path)
+        content: dict[str, object] = {}
+        with suppress(ConfigError):
+            content = read_json(path)
         originals, written = content.get("originals"), content.get("written")
         if not (
             isinstance(originals, Mapping)
@@ -160,7 +164,7 @@ def _manifest(backup: Path) -> Digests:
             and {*originals, *written} <= {*FILES}
             and all(isinstance(each, list) for each in written.values())
         ):
-            raise ConfigError(f"{path} is damaged; restore the originals next to it by hand")
+            raise ConfigError(f"{path} is damaged; move the files beside it back by hand, and remove {backup}")
     for name in FILES:
         if name not in originals and os.path.lexists(backup / name):
             raise CheckpointError(

@@ -396,9 +396,11 @@ def why_not_ours(folder: Path) -> str | None:
     if foreign:
         return f"{folder} was not written by ropescale ({foreign}), so it is never replaced; choose another folder"
     if os.path.lexists(folder / BACKUP):
+        undo = f"undo the patch first (`ropescale restore {shell_word(argument(folder))}`), or "
+        if not os.path.lexists(folder / BACKUP / RECORD):  # without it, the folder was not ours before, either
+            undo = ""
         return (
-            f"{folder} was patched in place and contains {BACKUP}, so it is never replaced; undo the patch first "
-            f"(`ropescale restore {shell_word(argument(folder))}`), or choose another folder"
+            f"{folder} was patched in place and contains {BACKUP}, so it is never replaced; {undo}choose another folder"
         )
     files = files_in(folder)
     if files is None:

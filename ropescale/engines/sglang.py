@@ -10,7 +10,7 @@ from ..configs.class_defaults import ALL_LAYERS
 from ..schedules.by_parts import temperature
 from . import vllm
 from .base import Command, Difference, Layers, Serving, option, shell
-from .model_code import architecture, as_read, code, is_known_for, not_its_own
+from .model_code import architecture, as_read, code, is_known_for, not_its_own, reads_whole
 
 
 class SGLangEngine(vllm.VLLMEngine):
@@ -37,6 +37,8 @@ class SGLangEngine(vllm.VLLMEngine):
     def serve(self, serving: Serving) -> list[Command]:
         """Returns the ``sglang.launch_server`` command, with the changes that the folder's configuration lacks."""
         told = self.spelled(serving).overrides(self.positions(serving))
+        for inner in list(told.values()) if reads_whole("sglang", serving.layers[0]) else []:
+            told = {**told, **inner}
         given, stored = told.get("rope_parameters"), serving.stored.section
         before = stored.get("rope_parameters") or stored.get("rope_scaling")
         is_flat = serving.layers[0].key == ALL_LAYERS

@@ -110,7 +110,7 @@ def test_a_checkpoint_that_was_patched_in_place_is_left_with_its_backup(source, 
     (source / WEIGHTS).write_bytes(b"changed since")
     other = checkpoint(tmp_path / "other")
     for forced in (True, False):
-        with untouched(tmp_path, r"ropescale-backup.*never replaced.*restore"):
+        with untouched(tmp_path, r"ropescale-backup.*never replaced; choose"):
             patch_checkpoint(other, source, "yarn:factor=4", force=forced)
 
 

@@ -629,6 +629,16 @@ def test_attention_in_chunks_is_claimed_only_as_the_engine_has_it(engine, name, 
     assert (done.error is None, done.how != "not known") == (known, known)
 
 
+@pytest.mark.parametrize(("name", "whole"), [("qwen3_vl", True), ("qwen3_vl_moe", False)])
+def test_sglang_is_told_a_schedule_where_its_model_file_reads_it(name, whole, tmp_path):
+    """Loading copies the inner keys to the top level before it takes overrides, and qwen3_vl.py reads those."""
+    config = {"model_type": name, "text_config": LLAMA | {"model_type": f"{name}_text"}}
+    done = export(write_checkpoint(tmp_path, config), "sglang", "yarn:factor=2")
+    told = overridden(done)
+    assert done.error is None and done.rows == []
+    assert ({**told, "text_config": None} == {**told["text_config"], "text_config": None}) is whole
+
+
 def test_the_length_that_patch_says_to_pass_is_the_one_of_the_command(tmp_path):
     source = write_checkpoint(tmp_path / "source", LLAMA)
     spec = FACTORS | {"attention_factor": 1.0}

@@ -205,6 +205,8 @@ def summary(asked: Sequence[Case], answers: Sequence[Mapping[str, Any]]) -> dict
         if "not supported" not in answer.get("error", ""):
             entry = types.setdefault(case.name, {"inner": case.read.model_type, "share": share(case)})
             entry.setdefault(case.dialect, {})[case.kind] = verdict(case, answer)
+            if answer.get("whole"):
+                entry["whole"] = True
     quits = {case.name for case, answer in zip(asked, answers) if answer.get("error", "").startswith("SystemExit")}
     return {name: entry for name, entry in types.items() if name in quits or _is_known(name, entry)}
 

@@ -307,13 +307,22 @@ def _tables(config: dict[str, Any]) -> dict[str, Any]:
     """Returns what the rotary layers were built from, even if another part of the model cannot be built."""
     config = {key: value for key, value in config.items() if "__float__" not in str(value)}
     [architecture] = config.pop("architectures")
+    tables = _built(architecture, config)
+    if sys.argv[1] == "sglang" and "text_config" in config and tables == {"tables": {}}:
+        again = _built(architecture, config, whole=True)
+        return {**again, "whole": True} if again != tables else tables
+    return tables
+
+
+def _built(architecture: str, config: dict[str, Any], whole: bool = False) -> dict[str, Any]:
+    """Builds a model; ``whole`` gives its whole configuration what the inner one has, as SGLang's loading does."""
     added: dict[str, Any] = {}
     for _ in range(20):
         FOUND.clear()
         ASKING.clear()
         CACHED.clear()  # a model may change the layers that it is given
         try:
-            _build(architecture, config, added)
+            _build(architecture, config, added, whole)
         except (Exception, SystemExit) as error:
             name = re.search(r"Config' object has no attribute '(\w+)'", str(error))
             if name and name[1] not in added and not re.search("pattern|rope|theta|swa|layer_types", name[1]):
@@ -334,8 +343,11 @@ def _rotates_itself(module: str) -> bool:
     return any("RotaryEmb" in name and not FOREIGN.search(name) for name in own)
 
 
-def _build(architecture: str, config: dict[str, Any], added: dict[str, Any]) -> None:
+def _build(architecture: str, config: dict[str, Any], added: dict[str, Any], whole: bool) -> None:
     read = transformers.AutoConfig.for_model(**config)
+    if whole:
+        inner = vars(read.get_text_config()).items()
+        vars(read).update({key: value for key, value in inner if not hasattr(read, key) and value is not None})
     for section in (read, read.get_text_config()):
         vars(section).update({key: value for key, value in added.items() if not hasattr(section, key)})
     served = _served(read, [architecture])
