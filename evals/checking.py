@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from annotated_types import Interval
 
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 T = TypeVar("T")
+
+Parsed = Mapping[str, Any]
+"""A part of results.json."""
 
 MOST = 64 * 2**20
 """The default size limit of JSON files, in bytes. The results of a thousand schedules take a few megabytes."""

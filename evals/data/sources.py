@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -374,7 +374,7 @@ def _one(given: Any, name: str) -> Iterator[Unread]:
 _LONGEST_PATH = 4096
 
 
-def _is_message(given: Mapping[Any, Any]) -> bool:
+def _is_message(given: Container[object]) -> bool:
     return "role" in given and "content" in given
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 import numpy as np
 
 from ...errors import DataError
-from ..checking import Damaged, fitting
+from ..checking import Damaged, Parsed, fitting
 from ..data.documents import Document
 from ..statistics import intervals
 from ..statistics.intervals import Estimate, consecutive
@@ -107,7 +107,7 @@ class Metric(ABC, Generic[S_contra, R]):
             DataError: a document does not support an option.
         """
 
-    def recalled(self, results: Mapping[str, Any]) -> dict[str, Any]:
+    def recalled(self, results: Parsed) -> Parsed:
         """Returns the options' values from a validated results.json."""
         protocol = results["protocol"]
         return {option.name: protocol[option.name] for option in self.options if option.name in protocol}
@@ -133,7 +133,7 @@ class Metric(ABC, Generic[S_contra, R]):
             return {self.key: rows} if self.key else {}
         return {self.key: {**self.facts(stored), "rows": rows}} if rows else {}
 
-    def read(self, results: Mapping[str, Any]) -> list[R]:
+    def read(self, results: Parsed) -> list[R]:
         """Returns the metric's rows from a validated results.json."""
         part = results.get(self.key, [])
         names = [each.name for each in fields(self.row)]  # type: ignore[arg-type]

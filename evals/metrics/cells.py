@@ -22,6 +22,9 @@ are 26% below and 34% above the perplexity."""
 _LEANING = 1.4
 """The largest ratio of an interval's sides for which the interval is shown with a ±."""
 
+Line = list[Any]
+"""A line of a CSV file; None for a missing value."""
+
 EACH = f"{PERCENT} intervals, each by itself"
 """The level of a table whose intervals do not hold together."""
 
@@ -60,7 +63,7 @@ def _csv_cell(value: object) -> object:
     return inert(value) if isinstance(value, str) else value
 
 
-def lines_of(kind: type, rows: Iterable[Any]) -> list[list[Any]]:
+def lines_of(kind: type, rows: Iterable[Any]) -> list[Line]:
     """Returns the lines of a CSV file: the field names of a dataclass, then its rows."""
     return [[each.name for each in fields(kind)], *([*asdict(row).values()] for row in rows)]
 

@@ -26,7 +26,7 @@ from ...files import local_path, sha256, write_checked
 from ...output.formatting import escaped, markdown
 from ...output.plotting import data_frame, in_style, plain
 from .. import checking
-from ..checking import Count, Damaged, fitting
+from ..checking import Count, Damaged, Parsed, fitting
 from ..data.documents import Document
 from .base import Metric, Option, held, masked, perplexities, ppl_table
 from .stored import Stored, sums_of
@@ -84,7 +84,7 @@ class KeySpans:
         return sha256(json.dumps(self.spans, sort_keys=True).encode())
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """The key model, the parameters and the hash of the spans, for results.json."""
         return {**self.made, "spans_sha256": self.made.get("spans_sha256", self.sha256)}
 
@@ -294,7 +294,7 @@ class KeyTokens(Metric[Stored, KeyTokensRow]):
             for document in documents:
                 spans.marks(document)
 
-    def recalled(self, results: Mapping[str, Any]) -> dict[str, Any]:
+    def recalled(self, results: Parsed) -> Parsed:
         """Returns the facts about the key spans from results.json, which does not contain the spans themselves."""
         part = results.get(self.key)
         return {_SPANS.name: KeySpans({}, {name: part[name] for name in part if name != "rows"})} if part else {}

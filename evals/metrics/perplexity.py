@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -72,7 +72,7 @@ def curves_of(stored: Stored) -> dict[str, list[drawing.Point]]:
     return curves
 
 
-def truncated(stored: Stored) -> list[Any]:
+def truncated(stored: Stored) -> list[SimpleNamespace]:
     """Returns the perplexities of truncation and their bounds at each length, with the names of a row's fields."""
     rows = []
     for length in stored.truncated_losses:

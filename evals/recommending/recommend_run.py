@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import count
-from typing import Any
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from ...schedules.specs import parse, repeated
 from ..backends import fingerprints
 from ..backends.base import Backend
 from ..backends.schedules import Schedules, label
+from ..checking import Parsed
 from ..data.windows import windows_by_document
 from ..facts import AS_IS, positions_of
 from ..metrics.stored import part_of
@@ -106,7 +106,7 @@ class RecommendRun:
             self._measure([AS_IS], self.held_out, "truncation", stride)
         self.rounds, self.finalists = rounds, finalists
 
-    def planned(self) -> dict[str, Any]:
+    def planned(self) -> Parsed:
         """Returns the part of results.json that is known before the run."""
         return {"model": self.backend.facts, "data": self.corpus.facts, "protocol": self._protocol()}
 

@@ -12,7 +12,7 @@ from ...output.formatting import code_span, markdown, sentence
 from ...output.plotting import in_style
 from ..facts import TRUNCATION
 from ..metrics.base import Metric, Picture, mean_of, perplexities
-from ..metrics.cells import digits, exp, percent
+from ..metrics.cells import Line, digits, exp, percent
 from ..metrics.drawing import LINES, MARKERS, Curves, short, tokens
 from ..metrics.stored import part_of
 from ..results.folder import RESULTS, read_results, refusing_damage
@@ -319,7 +319,7 @@ class Recommendation(Saved):
             for row in self.finalists
         }
 
-    def _lines(self) -> list[list[Any]]:
+    def _lines(self) -> list[Line]:
         header, *lines = super()._lines()
         cut_off = [row for row in self.finalists if row.schedule == TRUNCATION]  # against the chosen schedule
         return [header, *lines, *([getattr(row, name, None) for name in header] for row in cut_off)]

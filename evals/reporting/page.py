@@ -92,7 +92,7 @@ def page(runs: Sequence[StoredRun], title: str | None = None) -> str:
     )
 
 
-def page_data(runs: Sequence[StoredRun]) -> dict[str, Any]:
+def page_data(runs: Sequence[StoredRun]) -> dict[str, object]:
     """Returns the data of the figures: of each run results.json, and results.csv and the losses by position."""
     data = {}
     for run in runs:
@@ -102,7 +102,7 @@ def page_data(runs: Sequence[StoredRun]) -> dict[str, Any]:
     return data
 
 
-def _sections(series: Sequence[Series]) -> dict[str, Any]:
+def _sections(series: Sequence[Series]) -> dict[str, object]:
     """Returns the figures of perplexity, and the changes from each series that may be compared with."""
     schedules = [each for each in series if each.schedule in each.result.schedules]
     views = []
@@ -120,7 +120,7 @@ def _sections(series: Sequence[Series]) -> dict[str, Any]:
     }
 
 
-def _against(base: Series, schedules: Sequence[Series]) -> dict[str, Any]:
+def _against(base: Series, schedules: Sequence[Series]) -> dict[str, object]:
     """Returns the figure and the table of the changes from one series, and the series that are not comparable."""
     found = figures.changes_from(base, schedules)
     cells = {(each.label, n): change_cell(change) for each, own in found.items() for n, change in own.items()}

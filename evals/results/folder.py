@@ -21,7 +21,7 @@ from ...errors import CheckpointError, DataError
 from ...files import atomic_path, atomic_write, local_path, made_folder, sha256, sha256_of, translated
 from ...output.formatting import listed, visible
 from .. import store
-from ..checking import Damaged, sealed, unsealed
+from ..checking import Damaged, Parsed, sealed, unsealed
 from ..facts import DataFacts, ModelFacts, Tables
 
 RESULTS = "results.json"
@@ -160,7 +160,7 @@ def existing(folder: Path) -> Results | None:
 # --- what would be lost ---
 
 
-def refuse_loss(folder: Path, results: Mapping[str, Any], force: bool) -> None:
+def refuse_loss(folder: Path, results: Parsed, force: bool) -> None:
     """Checks that new results would not replace more results, or the results of a different measurement.
 
     Args:
@@ -180,7 +180,7 @@ def refuse_loss(folder: Path, results: Mapping[str, Any], force: bool) -> None:
         )
 
 
-def lost_from(there: Mapping[str, Any], results: Mapping[str, Any]) -> str:
+def lost_from(there: Parsed, results: Parsed) -> str:
     """Describes the results in a folder that new results lack, as the object of a sentence; "" if none are lost."""
     if results.get("unfinished") and not there.get("unfinished"):
         return "the results of a whole run"

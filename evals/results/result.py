@@ -20,7 +20,7 @@ from ...errors import DataError
 from ...files import LARGEST, local_path, parse_json, sha256
 from ...output.formatting import definitions, escaped, listed
 from .. import checking
-from ..checking import Damaged
+from ..checking import Damaged, Parsed
 from ..data.chats import ASSISTANT
 from ..facts import TRUNCATION, Divergence, Pass, Truncation
 from ..metrics import METRICS, against_truncation, by_position, far_repeats, key_tokens, paired, perplexity, verdicts
@@ -28,7 +28,7 @@ from ..metrics.against_truncation import TruncationRow
 from ..metrics.answer import answer
 from ..metrics.base import rests_on
 from ..metrics.by_position import PositionRow
-from ..metrics.cells import digits, exp, table
+from ..metrics.cells import Line, digits, exp, table
 from ..metrics.drawing import Curves
 from ..metrics.far_repeats import RepeatsRow
 from ..metrics.key_tokens import KeyTokensRow
@@ -274,7 +274,7 @@ class Result(Stored, Saved):
             return ""
         return f"{100 * self.data['share']:.3g}% of {self.data['whole']:,} {self.data['unit']}"
 
-    def _lines(self) -> list[list[Any]]:
+    def _lines(self) -> list[Line]:
         """Returns the header and the lines of results.csv, with None for the values that a metric lacks.
 
         With several sources, the first column contains the source, or ``all``.
@@ -285,7 +285,7 @@ class Result(Stored, Saved):
             return [header, *([name, *line] for name, (_, *lines) in parts.items() for line in lines)]
         return self._own_lines()
 
-    def _own_lines(self) -> list[list[Any]]:
+    def _own_lines(self) -> list[Line]:
         shown = [(metric, {(row.schedule, row.length): row for row in metric.rows(self)})
                  for metric in self.metrics if metric.columns]  # fmt: skip
         header = [name for metric, _ in shown for name in metric.columns]
@@ -358,7 +358,7 @@ _ARRAYS = ("nll", "kl", "same", "key")
 """The fields that are not stored in the metadata: they are tensors, or only needed while a measurement runs."""
 
 
-def read_losses(folder: Path, results: Results) -> dict[str, Any]:
+def read_losses(folder: Path, results: Results) -> Parsed:
     """Reads the losses that belong to these results, as values for fields of :class:`.metrics.stored.Stored`.
 
     Raises:
@@ -383,7 +383,7 @@ def read_losses(folder: Path, results: Results) -> dict[str, Any]:
         return _read(json.loads(header["__metadata__"][_KEY]), tensors)
 
 
-def _read(index: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
+def _read(index: Parsed, tensors: Mapping[str, np.ndarray]) -> Parsed:
     def split(one: dict[str, Any]) -> list[list[np.ndarray]]:
         """Removes an entry's tensor names and sizes, and returns each tensor as a list by window."""
         sizes, found = one.pop("sizes", None), [tensors[name] for name in one.pop("tensors")]

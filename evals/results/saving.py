@@ -17,7 +17,7 @@ from ...output.formatting import code_span, definitions, escaped, visible_lines
 from ...output.plotting import data_frame, drawn
 from ...output.wrapping import to_html
 from ..metrics.base import Metric, Picture
-from ..metrics.cells import csv_text, lines_of
+from ..metrics.cells import Line, csv_text, lines_of
 from ..metrics.drawing import Curves, add_curves
 from ..metrics.stored import Measured
 from . import folder
@@ -150,7 +150,7 @@ class Saved(Measured, ABC):
         about = self._model, self.data["source"]
         return data_frame(["model", "data", *header], [[*about, *line] for line in lines])
 
-    def _lines(self) -> list[list[Any]]:
+    def _lines(self) -> list[Line]:
         """Returns the header and the lines of results.csv; missing values are None."""
         (rows,) = (metric for metric in self.metrics if metric.key == "rows")
         return lines_of(rows.row, rows.rows(self))
@@ -231,7 +231,7 @@ class Saved(Measured, ABC):
         return f"Model: {escaped(model['path'])} ({how}).{rounding}\n{self._source()}{made}{words}"
 
 
-def csv_file(kind: type, rows: Iterable[Any]) -> bytes:
+def csv_file(kind: type, rows: Iterable[object]) -> bytes:
     """Returns rows of a dataclass as the content of a CSV file."""
     return _encoded(csv_text(lines_of(kind, rows)))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...output.formatting import escaped, visible
-from ..checking import Count, Length, Share
+from ..checking import Count, Length, Parsed, Share
 from ..metrics.base import Metric, Picture
 from ..metrics.cells import SENTENCE, change_cell, interval_cell, table
 from ..metrics.drawing import Curves, Point
@@ -159,7 +159,7 @@ def draw(run: Retrieval) -> Figure:
     return heat_maps_of(run.rows, vars(run))
 
 
-def heat_maps_of(rows: Sequence[AccuracyRow], about: Mapping[str, Any]) -> Figure:
+def heat_maps_of(rows: Sequence[AccuracyRow], about: Parsed) -> Figure:
     """Draws the heat maps of these rows.
 
     Args:

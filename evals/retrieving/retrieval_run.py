@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from ..backends import fingerprints
 from ..backends.base import Backend
 from ..backends.schedules import Schedules, names_for
+from ..checking import Parsed
 from ..data.prompts import Prompt
 from ..facts import ModelFacts
 from ..parallel.processes import Group
@@ -83,7 +83,7 @@ class RetrievalRun:
                 self.backend.tell_cost(runner.tokens_left, self.notes)
             runner.run(about)
 
-    def planned(self) -> dict[str, Any]:
+    def planned(self) -> Parsed:
         """Returns the part of results.json that is known before the run."""
         cells = itertools.product(self.variants, self.prompt_set.prompts)
         rows = [{"schedule": variant.label, "length": length} for variant, length in cells]

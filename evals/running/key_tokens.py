@@ -10,6 +10,7 @@ import numpy as np
 from ...errors import DataError
 from ..backends.base import Backend, ScoresBatches, ScoresTexts
 from ..backends.fingerprints import tokens_sha256
+from ..checking import Parsed
 from ..data.chats import Unread
 from ..data.documents import Document, TextEncoder, check_ids
 from ..data.texts import Text
@@ -76,7 +77,7 @@ class KeysRun:
         self._short = plan_pass(sizes, max_length, stride, False, 1, lambda n, *_: _blocks(n, window, stride))
         self._losses = {each: [np.empty(0, np.float32)] * len(sizes) for each in ("full", "short")}
 
-    def planned(self) -> dict[str, Any]:
+    def planned(self) -> Parsed:
         """Returns the part of the result that is known before the run."""
         return self._made
 

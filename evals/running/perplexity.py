@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any
 
 import numpy as np
 
 from ..backends import fingerprints
 from ..backends.base import Backend
 from ..backends.schedules import Schedules, names_for, passes_of
+from ..checking import Parsed
 from ..data import chats
 from ..data.documents import check_ids
 from ..data.windows import sliding
@@ -203,7 +203,7 @@ class PerplexityRun:
         count = len(self.passes)
         return f"{count} finished pass{'es' * (count > 1)}" if count else ""
 
-    def planned(self) -> dict[str, Any]:
+    def planned(self) -> Parsed:
         """Returns the part of results.json that is known before the run."""
         options, known, lengths = self.options, self.result(), self.corpus.lengths
         trained = known.trained_length

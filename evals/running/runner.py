@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from math import prod
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, cast
+from typing import Protocol, TypeVar, cast
 
 from ...errors import CheckpointError, RopescaleError, RunError
 from ...output.formatting import listed
 from ..backends.base import ScoresTexts
+from ..checking import Parsed
 from ..metrics.stored import Measured
 from ..parallel.processes import Group
 from ..progress import Notes, Progress, duration
@@ -292,7 +293,7 @@ class Measurement(Protocol[R]):
         """The number of complete parts, such as ``2 finished passes``, or ""."""
         ...
 
-    def planned(self) -> dict[str, Any]:
+    def planned(self) -> Parsed:
         """Returns the part of results.json that is known before the run."""
         ...
 

@@ -24,7 +24,7 @@ from ..checking import Damaged
 from ..facts import AS_IS, TRUNCATION
 from ..metrics import verdicts
 from ..metrics.base import Metric
-from ..metrics.cells import digits, exp, percent
+from ..metrics.cells import Line, digits, exp, percent
 from ..metrics.drawing import Curves
 from ..metrics.stored import Measured
 from ..metrics.verdicts import worse_than_a_guess
@@ -250,7 +250,7 @@ class SearchResult(Saved):
     def _curves(self) -> Curves:
         return self.comparison._curves()
 
-    def _lines(self) -> list[list[Any]]:
+    def _lines(self) -> list[Line]:
         return self.comparison._lines()
 
     def _other_files(self) -> dict[str, bytes]:

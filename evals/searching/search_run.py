@@ -7,7 +7,6 @@ import math
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -17,6 +16,7 @@ from ...output.formatting import size
 from ...schedules import Yarn
 from ..backends.base import Backend
 from ..backends.schedules import Schedules, label
+from ..checking import Parsed
 from ..data.documents import check_ids
 from ..metrics.verdicts import too_few
 from ..parallel.processes import Group, World
@@ -140,7 +140,7 @@ class SearchRun:
 
     # --- the record ---
 
-    def planned(self) -> dict[str, Any]:
+    def planned(self) -> Parsed:
         """Returns the part of results.json that is known before the run."""
         known = self._comparison().planned()
         return {**known, "data": self.data.data, "protocol": {**known["protocol"], **self._protocol}}
