@@ -489,14 +489,6 @@ def test_the_commit_of_a_short_name_is_in_the_result(shelf, checkpoint, ran):
 # --- tokenizers ---
 
 
-def test_special_tokens_in_the_text_are_counted():
-    """A name such as <s> in a web page, which the model would read as the beginning of a text."""
-    tokenizer = byte_tokenizer()
-    [read] = tokenize(["a<s>b<s>"], tokenizer)
-    assert read.ids[1] == 256 == tokenizer.bos_token_id and (len(read.ids), read.byte_ends[-1]) == (4, 8)
-    assert (special_tokens([read], tokenizer), special_tokens([read], None)) == (2, 0)
-
-
 def test_an_unknown_word_is_no_special_token_of_the_text():
     made = Tokenizer(models.WordLevel({"<unk>": 0, "a": 1}, unk_token="<unk>"))
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=made, unk_token="<unk>")

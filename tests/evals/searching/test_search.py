@@ -11,7 +11,7 @@ from configurations import edit, write_files
 from losses import records_in
 from refusing import untouched
 from searching import check_resumed, record_fed
-from tiny import byte_tokenizer, documents, llama, markov_llama, naive_nll, naive_truncation
+from tiny import documents, llama, markov_llama, naive_nll, naive_truncation
 
 import ropescale
 from ropescale.errors import CheckpointError, DataError, RunError
@@ -200,12 +200,6 @@ def test_few_steps_are_said_with_what_is_needed_and_the_memory_of_a_step(capsys)
     assert "at most 6 steps and 3,072 tokens" in told and "a step takes about" in told
     least = int(re.search(r"the budget has 6 steps, which are few; 20 need (\d+) windows of 128", told)[1])
     assert Budget(least, 128, held_out_for(least)).steps == 20 > Budget(least - 1, 128, held_out_for(least - 1)).steps
-
-
-def test_texts_are_encoded_and_begin_with_bos():
-    text = ["abcdefgh " * 40, "ijkl mnop " * 40, "qrst " * 80]
-    result = search(llama(vocab_size=300), text, 128, tokenizer=byte_tokenizer(), **BUDGET)
-    assert result.comparison.bos and len(result.comparison.documents[0].ids) == 127
 
 
 def test_whole_documents_are_held_out_and_of_a_single_one_the_end():

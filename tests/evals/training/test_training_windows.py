@@ -52,23 +52,6 @@ def test_a_share_of_the_batches_is_cut_and_the_same_batch_always_alike():
     assert shapes == again != other
 
 
-@pytest.mark.parametrize(
-    ("made", "said"),
-    [
-        (lambda: pack([[1, 2, 3], [4]], 64, BOS, None), "have 6 tokens in all, and a window has 64"),
-        (lambda: MixedWindows(16, share=0), "share 0 is not between 0 and 1"),
-        (lambda: MixedWindows(1), "short 1 leaves no token"),
-        (lambda: MixedWindows(128)(rows(1, 64)), r"short 128 is longer than the windows \(64\)"),
-        (lambda: MixedWindows(16)(rows(1, 64) + rows(1, 32)), "differ in length"),
-        (lambda: PoseWindows(32)(rows(1, 64)), "window 64 must be at least"),
-        (lambda: PoseWindows(256, window=80)(rows(1, 64)), "window 80 must be at least"),
-    ],
-)
-def test_windows_that_cannot_be_are_refused(made, said):
-    with pytest.raises(ValueError, match=said):
-        made()
-
-
 # --- PoSE ---
 
 
