@@ -22,7 +22,7 @@ from ..request import Request, made, options_in
 from .backends.opening import OpenedModel, opened
 from .backends.schedules import Schedules, filled, requested
 from .data.sources import TextSource, folders_in, prompts_in, texts_of
-from .data.windows import check_lengths, check_stride
+from .data.windows import check_lengths
 from .metrics.key_tokens import ALPHA, BETA, KIND, MAX_LENGTH, STRIDE, WINDOW, KeySpans, check_replaceable, check_window
 from .parallel.processes import Group, World, together
 from .progress import Notes
@@ -165,7 +165,6 @@ def perplexity(
 
     def prepare(here: World, notes: Notes) -> PerplexityRun:
         sizes, running = check_lengths(lengths), replace(options, notes=notes)
-        check_stride(running.stride, sizes)
         planned = _planned(asked, given, sizes[-1], notes)
         if running.asks_truncation and not given.served:
             refuse_impossible(running.asks_truncation, sizes[-1], trained_in(given.configs[0]))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -335,7 +335,7 @@ def texts_of(
     if isinstance(documents, os.PathLike):
         source = TextSource([os.fspath(documents)])
         return source.texts(), source
-    if isinstance(documents, Mapping) and not _is_message(documents):
+    if isinstance(documents, Mapping) and not {"role", "content"} <= documents.keys():  # a message
         return {str(name): _read(each, f"{name} document") for name, each in documents.items()}, None
     return _read(documents, "document"), None
 
@@ -372,10 +372,6 @@ def _one(given: Any, name: str) -> Iterator[Unread]:
 
 
 _LONGEST_PATH = 4096
-
-
-def _is_message(given: Container[object]) -> bool:
-    return "role" in given and "content" in given
 
 
 def prompts_in(documents: object) -> bool:

@@ -108,9 +108,9 @@ class KeySpans:
         return inside
 
     @property
-    def _model(self) -> str:
+    def model(self) -> str:
         """The key model's name."""
-        return Path(self.made.get("key_model", {}).get("path", "?")).name
+        return Path(str(self.made.get("key_model", {}).get("path", "?"))).name
 
     def to_pandas(self) -> DataFrame:
         """Returns a row per span as a pandas ``DataFrame``: the key model, the text's sha256, and the byte range.
@@ -118,14 +118,14 @@ class KeySpans:
         Raises:
             RopescaleError: pandas is not installed.
         """
-        rows = [(self._model, text, *span) for text, spans in self.spans.items() for span in spans]
+        rows = [(self.model, text, *span) for text, spans in self.spans.items() for span in spans]
         return data_frame(["model", "data", "start", "end"], rows)
 
     def summary(self) -> str:
         """Returns a sentence with the numbers of spans, bytes and texts."""
         spans = [span for each in self.spans.values() for span in each]
         size = sum(end - start for start, end in spans)
-        return f"{self._model}: {len(spans):,} spans of key tokens, {size:,} bytes, in {len(self.spans):,} texts."
+        return f"{self.model}: {len(spans):,} spans of key tokens, {size:,} bytes, in {len(self.spans):,} texts."
 
     def to_markdown(self) -> str:
         """Returns the summary, and a table of spans and their bytes by text."""
@@ -148,7 +148,7 @@ class KeySpans:
             with in_style(7, 4.4) as figure:
                 return self.plot(figure.subplots())
         starts = sorted(start for spans in self.spans.values() for start, _ in spans)
-        ax.step(starts, range(1, len(starts) + 1), where="post", label=plain(self._model))
+        ax.step(starts, range(1, len(starts) + 1), where="post", label=plain(self.model))
         ax.set(xlabel="position in the text (bytes)", ylabel="spans of key tokens")
         ax.legend()
         return cast("Figure", ax.get_figure(root=True))
@@ -326,10 +326,9 @@ class KeyTokens(Metric[Stored, KeyTokensRow]):
         if spans is None or not rows:
             return []
         made, last = spans.made, rows[-1]
-        model = Path(str(made.get("key_model", {}).get("path", "?"))).name
         title = (
             f"Key tokens ({last.tokens:,}, {last.fraction:.2%} of all, at {last.length:,}"
-            f"{held(stored, last.documents, last.windows)}), by {escaped(model)} with the whole text "
+            f"{held(stored, last.documents, last.windows)}), by {escaped(spans.model)} with the whole text "
             f"against {made['window']:,} tokens:"
         )
         return [title, ppl_table(stored, rows)]

@@ -145,7 +145,7 @@ class Stored(Measured):
     @property
     def groups(self) -> int:
         """The number of document groups with their own tables: all documents, and each source if there are several."""
-        sources = len({each.source for each in self.identified()})
+        sources = len({each.source for each in self.identified})
         return self.whole or (1 + sources if sources > 1 else 1)
 
     @property
@@ -251,7 +251,7 @@ class Stored(Measured):
         counts = self.windows or [1] * self.texts
         longest = prefix(self.lengths[-1], self.bos).stop
         found: list[Sequence[Sequence[int]] | None] = []
-        for each, count in zip(self.identified(), counts, strict=True):
+        for each, count in zip(self.identified, counts, strict=True):
             size = each.size or longest
             found += [each.scored] if count == 1 else [within(each.scored, n * size, size) for n in range(count)]
         return found
@@ -289,17 +289,14 @@ class Stored(Measured):
         """Truncation's mean loss at each length, in nats per token; empty if truncation was not measured."""
         return {length: self.totals(TRUNCATION, length).mean for length in self.lengths if self.truncated(length)}
 
-    def identified(self) -> list[Identity]:
-        """Returns the hashes of the scored documents, in order."""
-        return self.identities or self._identities
-
     @cached_property
-    def _identities(self) -> list[Identity]:
-        return [Identity.of(each) for each in self.of_texts(self.documents)]
+    def identified(self) -> list[Identity]:
+        """The hashes of the scored documents, in order."""
+        return self.identities or [Identity.of(each) for each in self.of_texts(self.documents)]
 
     def same_text(self, other: Stored) -> bool:
         """Returns whether both measurements cut the same texts into windows in the same way."""
-        one, two = ([(each.sha256, each.scored) for each in which.identified()] for which in (self, other))
+        one, two = ([(each.sha256, each.scored) for each in which.identified] for which in (self, other))
         windows = [each.windows or [1] * each.texts for each in (self, other)]
         return one == two and windows[0] == windows[1] and self._how == other._how
 
@@ -315,7 +312,7 @@ class Stored(Measured):
     @property
     def ids(self) -> tuple[str, ...]:
         """The hash of each document's token ids."""
-        return tuple(each.ids_sha256 for each in self.identified())
+        return tuple(each.ids_sha256 for each in self.identified)
 
 
 def sums_of(values: Iterable[np.ndarray]) -> Totals:
@@ -356,7 +353,7 @@ S = TypeVar("S", bound=Stored)
 
 def parts_of(stored: S) -> dict[str, S]:
     """Returns the measurement of each source's documents, by source name; empty if there is a single source."""
-    sources = [each.source for each in stored.identified()]
+    sources = [each.source for each in stored.identified]
     names = list(dict.fromkeys(sources))
     if len(names) < 2:
         return {}

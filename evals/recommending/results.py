@@ -21,7 +21,7 @@ from ..results.saving import Saved, sentences_of
 from ..statistics.intervals import PERCENT, Estimate
 from . import wording
 from .evidence import AnswerRow, CandidateRow, Evidence, FinalistRow, LeftOutRow, on_front
-from .losses import difference, estimate
+from .race import difference, estimate
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

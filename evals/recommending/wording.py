@@ -11,9 +11,8 @@ from ..facts import AS_IS, TRUNCATION
 from ..metrics.cells import digits, exp, percent
 from ..metrics.verdicts import guessing, too_few
 from .evidence import AnswerRow, Evidence
-from .losses import difference, estimate
 from .options import Objective
-from .race import LEARNING
+from .race import LEARNING, difference, estimate
 
 
 def answer(evidence: Evidence) -> AnswerRow:

@@ -339,7 +339,7 @@ def to_bytes(stored: Stored) -> bytes:
         return {**plain, "tensors": list(values), **({} if same else {"sizes": sizes})}
 
     cut = stored.truncation
-    counted = zip(stored.identified(), stored.windows or [1] * stored.texts, strict=True)
+    counted = zip(stored.identified, stored.windows or [1] * stored.texts, strict=True)
     index = {
         "bos": stored.bos,
         "documents": [asdict(each) | {"windows": count} for each, count in counted],

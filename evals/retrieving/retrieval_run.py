@@ -87,7 +87,8 @@ class RetrievalRun:
         """Returns the part of results.json that is known before the run."""
         cells = itertools.product(self.variants, self.prompt_set.prompts)
         rows = [{"schedule": variant.label, "length": length} for variant, length in cells]
-        return {**{name: getattr(self.result(), name) for name in ("model", "data", "protocol")}, "rows": rows}
+        known = self.result()
+        return {"model": known.model, "data": known.data, "protocol": known.protocol, "rows": rows}
 
     def result(self) -> Retrieval:
         """Returns the result of all complete parts."""

@@ -14,9 +14,17 @@ from ropescale.evals.facts import AS_IS, Pass
 from ropescale.evals.metrics.stored import Identity, Stored, part_of
 from ropescale.evals.recommending.candidates import find_candidates, grid
 from ropescale.evals.recommending.evidence import on_front
-from ropescale.evals.recommending.losses import estimate
 from ropescale.evals.recommending.options import objective_of
-from ropescale.evals.recommending.race import decide, expected, run_race, share_kept, slices, split_windows, survivors
+from ropescale.evals.recommending.race import (
+    decide,
+    estimate,
+    expected,
+    run_race,
+    share_kept,
+    slices,
+    split_windows,
+    survivors,
+)
 from ropescale.models.patching import configuration_before
 
 CONFIG = configuration_before(llama())

@@ -223,7 +223,7 @@ def test_the_windows_of_an_interrupted_run_keep_their_size_and_sources_count_sco
     result.passes[:] = [Pass("as-is", "0", (4,), [np.ones(3, np.float32)] * 3, 1)]  # 5 was not finished
     assert result.rows[0].tokens == 2 + 1 + 2
     assert [part.data["tokens"] for part in result.by_source.values()] == [3, 2]
-    stored = dataclasses.replace(result, documents=[], identities=result.identified())
+    stored = dataclasses.replace(result, documents=[], identities=result.identified)
     assert stored.identities[0].size == 5 and sum(result.totals("as-is", 4).counts) == 5
     assert stored.totals("as-is", 4) == result.totals("as-is", 4)
 

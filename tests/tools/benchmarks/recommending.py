@@ -31,9 +31,8 @@ from ropescale.evals.facts import AS_IS, positions_of
 from ropescale.evals.metrics.stored import Stored, part_of
 from ropescale.evals.metrics.verdicts import too_few
 from ropescale.evals.recommending.candidates import find_candidates
-from ropescale.evals.recommending.losses import estimate
 from ropescale.evals.recommending.options import SHORT_WEIGHT, TOLERANCE, objective_of
-from ropescale.evals.recommending.race import FINALISTS, decide, run_race, share_kept, split_windows
+from ropescale.evals.recommending.race import FINALISTS, decide, estimate, run_race, share_kept, split_windows
 from ropescale.evals.reference import CHECKPOINT, held_out_documents
 from ropescale.evals.running.jobs import SHARES
 from ropescale.evals.statistics.intervals import familywise
