@@ -29,6 +29,7 @@ import shlex
 import stat
 import struct
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -82,6 +83,10 @@ class FinishedBatches:
         self.batches[number] = arrays
 
 
+WRITE_SECONDS = 60.0
+"""The least time between two times that a running measurement writes what is finished as results."""
+
+
 class Store:
     """The finished batches and steps of a run.
 
@@ -96,6 +101,14 @@ class Store:
         self._path = folder / f"{rank}.records" if folder is not None else None
         self._file: BinaryIO | None = None
         self._passes: dict[str, FinishedBatches] = {}
+        self.write: Callable[[], object] | None = None  # what is finished, as results
+        self._written = time.monotonic()
+
+    def write_parts(self) -> None:
+        """Writes what is finished as results, if that was not done in the last :data:`WRITE_SECONDS`."""
+        if self.write is not None and time.monotonic() - self._written > WRITE_SECONDS:
+            self.write()
+            self._written = time.monotonic()
 
     def batches(self, facts: Facts, plan: BatchPlan, form: Callable[[Batch], Form]) -> FinishedBatches:
         """Returns the finished batches of the pass with these facts; every call with the same facts returns the same

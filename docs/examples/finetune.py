@@ -67,7 +67,12 @@ def train(options: argparse.Namespace) -> Trainer:
         model = with_lora(model)
     measured = ropescale.evals.read_texts(options.eval_data) if options.eval_data else None
     lengths = [trained, length] if measured else None
-    callback = ropescale.TrainingCallback(eval_documents=measured, lengths=lengths, tokenizer=tokenizer)
+    callback = ropescale.TrainingCallback(
+        eval_documents=measured,
+        lengths=lengths,
+        tokenizer=tokenizer,
+        progress=bool(measured),  # a bar, or a line per minute where there is no terminal
+    )
     collator: Any = default_data_collator
     if options.mixed:
         collator = MixedWindows(short=trained, bos=tokenizer.bos_token_id)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 from math import prod
 from pathlib import Path
@@ -249,6 +250,7 @@ class Runner:
                         start = time.perf_counter()
                 if self.group.world.size == 1:
                     each.task.finish(each.finished)
+                    self.store.write_parts()
 
     # --- Notes ---
 
@@ -324,7 +326,8 @@ def carry_out(
 ) -> R:
     """Runs a measurement, and writes the result into ``folder`` if given, or into ``file``.
 
-    An interrupted run writes the result of its complete parts.
+    An interrupted run writes the result of its complete parts; in one process a running one does so once a minute, in
+    case that it is killed.
 
     Args:
         fresh: discard the folder's finished batches.
@@ -339,6 +342,8 @@ def carry_out(
     if folder is not None:
         refuse_loss(folder, measurement.planned(), force)
     with nullcontext(Store()) if folder is None else opened(folder, fresh, group) as store:
+        if folder and group.world.leads:
+            store.write = partial(_write_parts, measurement, folder, force)
         try:
             measurement.run(store, group)
         except BaseException:  # for Ctrl-C, logits that are not finite, or missing memory: keep hours of finished work
@@ -361,21 +366,28 @@ def _keep(measurement: Measurement[Writable], store: Store, folder: Path, force:
         if store.is_empty:
             notes.tell("the run stopped before any batch was finished; run the same command to restart it")
         return
-    tables, finished = "", measurement.finished
-    if finished:
-        with suppress(CheckpointError):  # the disk is full, or the folder contains more results
-            result = measurement.result()
-            if isinstance(result, Measured):
-                result.unfinished = _NOT_WHOLE.format(finished)
-            result.save(folder, force=force)
-            tables = f", and the tables of the {finished}"
+    written = _write_parts(measurement, folder, force)
+    tables = f", and the tables of the {written}" if written else ""
     notes.tell(
         f"the run stopped; {store.finished} finished batches are kept in {folder}{tables}; run the same command to "
         "continue"
     )
 
 
-_NOT_WHOLE = "This run is not whole: it stopped after {}. Repeat its command to finish it."
+def _write_parts(measurement: Measurement[Writable], folder: Path, force: bool) -> str:
+    """Writes the result of the complete parts, and returns their number in words; "" if nothing is written."""
+    finished = measurement.finished
+    if finished:
+        with suppress(CheckpointError):  # the disk is full, or the folder contains more results
+            result = measurement.result()
+            if isinstance(result, Measured):
+                result.unfinished = _NOT_WHOLE.format(finished)
+            result.save(folder, force=force)
+            return finished
+    return ""
+
+
+_NOT_WHOLE = "This run is not whole: it has {} so far. Repeat its command to finish it."
 
 
 def _changes(last: Facts, about: Facts) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -194,7 +195,9 @@ class TrainingCallback(TrainerCallback):
         refuse_unmeasurable(model)
         out = Path(str(args.output_dir)) / FOLDER if self.out is None else Path(self.out).expanduser()
         tokenizer = self.tokenizer or _as_tokenizer(processing)
-        self.measuring = Measuring(self.eval_documents, self.lengths, self.options, out, tokenizer)
+        notes = Notes(self.options.notes.shown and state.is_world_process_zero)
+        options = replace(self.options, notes=notes)
+        self.measuring = Measuring(self.eval_documents, self.lengths, options, out, tokenizer)
         self._note(state, self.measuring.begin(model, state.global_step))
 
     def _measure(self, state: TrainerState, model: nn.Module) -> None:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from tiny import TEXT, checkpoint, llama
 from transformers import AutoModelForCausalLM
+from transformers.integrations.integration_utils import rewrite_logs
 
 import ropescale
 
@@ -26,6 +27,9 @@ def test_the_example_trains_measures_and_saves_a_schedule_that_is_live(repositor
     words += ["--batch", "1", "--eval-data", str(tmp_path / "test.txt"), "-o", str(tmp_path / "OUT")]
     words += [] if kind == "full" else [f"--{kind}"]
     done = example["train"](example["parsed"]([*words, "--learning-rate", "1e-2"]))
+    assert capfd.readouterr().err.count("tokens/s\n") == 2  # of both measurements
+    groups = [rewrite_logs(entry).keys() for entry in done.state.log_history]  # in W&B and TensorBoard
+    assert sum({"eval/ppl_128", "eval/short_context_cost"} <= names for names in groups) == 2
     figures = [entry["eval_ppl_128"] for entry in done.state.log_history if "eval_ppl_128" in entry]
     assert len(figures) == 2 and figures[1] < figures[0]
     if kind != "lora":
