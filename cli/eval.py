@@ -124,12 +124,7 @@ def command(model: str | None, source: Sequence[str], lengths: list[int], **opti
     from ..evals import api
 
     given, text = model_of(options, model), text_of(source, options)
-    keywords = {**given, **keywords_for(api.perplexity, options), "metric_options": _further(options)}
+    known = signature(api.perplexity).parameters
+    further = {name: options[name] for name in OPTIONS if name not in known}
+    keywords = {**given, **keywords_for(api.perplexity, options), "metric_options": further}
     measure(lambda: api.perplexity(documents=text, lengths=lengths, **keywords), options)
-
-
-def _further(options: dict[str, Any]) -> dict[str, object]:
-    """Returns the options of metrics that are not keywords of the measurement."""
-    from ..evals.api import perplexity
-
-    return {name: options[name] for name in OPTIONS if name not in signature(perplexity).parameters}

@@ -21,8 +21,14 @@ if TYPE_CHECKING:
     from ..evals.data.sources import TextSource
     from ..evals.results.saving import Saved
 
+Options = Mapping[str, Any]
+"""The options of a command, by name."""
 
-def model_of(options: Mapping[str, Any], model: str | None) -> dict[str, Any]:
+Keywords = dict[str, Any]
+"""Keywords for a measurement."""
+
+
+def model_of(options: Options, model: str | None) -> Keywords:
     """Returns the keywords ``model`` and ``path`` of a measurement: the checkpoint MODEL, or servers and the checkpoint
     that they serve.
 
@@ -48,7 +54,7 @@ def model_of(options: Mapping[str, Any], model: str | None) -> dict[str, Any]:
     return {"model": _servers(options), "path": made(Checkpoint, options, name=tokenizer, weights=False)}
 
 
-def _servers(options: Mapping[str, Any]) -> list[Server]:
+def _servers(options: Options) -> list[Server]:
     from ..evals.backends.server import Server
 
     urls = options["servers"]
@@ -57,7 +63,7 @@ def _servers(options: Mapping[str, Any]) -> list[Server]:
     return [Server(url, label, name=name, **how) for url, label, name in zip(urls, labels, names, strict=True)]
 
 
-def keywords_for(function: Callable[..., object], options: Mapping[str, Any]) -> dict[str, Any]:
+def keywords_for(function: Callable[..., object], options: Options) -> Keywords:
     """Returns the command's options that a measurement takes under the same name, and whether it shows progress."""
     own = ("model", "documents", "tokenizer", "source", "path")
     if options["quiet"]:
@@ -73,7 +79,7 @@ _LOCAL = (
 """Parameters of measuring commands that apply only to a loaded model, not to a server."""
 
 
-def text_of(source: Sequence[str], options: Mapping[str, Any]) -> TextSource:
+def text_of(source: Sequence[str], options: Options) -> TextSource:
     """Builds a command's text source from its reading options."""
     from ..evals.data.prompts import PromptFields
     from ..evals.data.sources import ReadOptions, TextSource
@@ -83,9 +89,7 @@ def text_of(source: Sequence[str], options: Mapping[str, Any]) -> TextSource:
     return TextSource(source, reading, options["concat"])
 
 
-def measure(
-    call: Callable[[], Saved], options: Mapping[str, Any], folder_of: Callable[[str], Path] = local_path
-) -> None:
+def measure(call: Callable[[], Saved], options: Options, folder_of: Callable[[str], Path] = local_path) -> None:
     """Makes one call, and prints its result, even if it cannot be written.
 
     Args:
@@ -114,7 +118,7 @@ def measure(
             say(f"written to {folder}")
 
 
-def _show(result: Saved, kept: Path | None, options: Mapping[str, Any]) -> None:
+def _show(result: Saved, kept: Path | None, options: Options) -> None:
     """Prints a result; ``kept`` is the folder that it was written to."""
 
     def page() -> str:

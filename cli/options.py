@@ -84,7 +84,7 @@ class Length(click.ParamType):
 
     name = "length"
 
-    def __init__(self, parse: Callable[[Any], object] = parse_length) -> None:
+    def __init__(self, parse: Callable[..., object] = parse_length) -> None:
         self._parse = parse
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> object:
@@ -437,7 +437,7 @@ class SectionedCommand(click.Command):
                 raise click.UsageError(f"{max(param.opts, key=len)} is given {count} times; give it once", ctx)
         return super().parse_args(ctx, args)
 
-    def invoke(self, ctx: click.Context) -> Any:
+    def invoke(self, ctx: click.Context) -> object:
         """Runs the command; raises an error for an option that another one deprives of its effect."""
         for names, other, needed, why in _NEEDED:
             if other in ctx.params and bool(ctx.params[other]) is not needed:

@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import click
@@ -73,7 +72,7 @@ def _read(path: str) -> Mapping[object, object]:
     import yaml
 
     class Plain(yaml.BaseLoader):
-        def compose_node(self, parent: Any, index: Any) -> Any:
+        def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
             if self.check_event(yaml.AliasEvent):  # a few of them repeat a text without end
                 raise yaml.YAMLError("an alias, which this file may not have")
             return super().compose_node(parent, index)

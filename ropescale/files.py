@@ -22,7 +22,7 @@ import signal
 import stat
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -513,7 +513,7 @@ def deferred() -> Iterator[None]:
 
 
 @contextmanager
-def _handled(numbers: list[Any], handler: Any) -> Iterator[None]:
+def _handled(numbers: Sequence[int], handler: Callable[[int, object], object]) -> Iterator[None]:
     """Sets a handler for these signals in the block, and restores the old handlers even if a signal arrives."""
     with ExitStack() as stack:
         for number in numbers:
@@ -522,7 +522,7 @@ def _handled(numbers: list[Any], handler: Any) -> Iterator[None]:
         yield
 
 
-def _terminate(number: int, frame: Any) -> None:
+def _terminate(number: int, frame: object) -> None:
     raise Terminated(number)
 
 

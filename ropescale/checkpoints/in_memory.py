@@ -171,7 +171,7 @@ def _changed_since(config: dict[str, object], expected: Json, model: nn.Module) 
     return _overlaid(config, before, now) | _stated(config, model)
 
 
-def _overlaid(config: Json, before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, object]:
+def _overlaid(config: Json, before: Json, now: Json) -> dict[str, object]:
     gone = before.keys() - now.keys() - _APART  # removed keys, such as the quantization config of dequantized weights
     found = {key: value for key, value in config.items() if key not in gone}
     for key, value in now.items():
@@ -185,7 +185,7 @@ def _overlaid(config: Json, before: Mapping[str, Any], now: Mapping[str, Any]) -
     return found
 
 
-def _stated(config: Json, model: Any) -> dict[str, object]:
+def _stated(config: Json, model: nn.Module) -> dict[str, object]:
     """Returns the keys of ``config`` that ``save_pretrained`` updates: the weights' dtype and the model's class."""
     now = {
         **dict.fromkeys(("dtype", "torch_dtype"), str(model.dtype).removeprefix("torch.")),
@@ -194,7 +194,7 @@ def _stated(config: Json, model: Any) -> dict[str, object]:
     return {key: value for key, value in now.items() if config.get(key) is not None}
 
 
-def _with_rope_of(now: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+def _with_rope_of(now: Json, before: Json) -> dict[str, object]:
     """Returns the configuration ``now`` with the rope keys of the configuration ``before``, in every section."""
     kept = {key: value for key, value in now.items() if key not in _ROPE}
     for key, value in kept.items():

@@ -368,7 +368,7 @@ def unread_by_v4(configuration: Configuration) -> bool:
     return section.get("rope_scaling") is None and _v4_scaling(configuration.text, configuration.parameters) is not None
 
 
-def in_both_dialects(configuration: Configuration) -> dict[str, Any]:
+def in_both_dialects(configuration: Configuration) -> dict[str, object]:
     """Returns a copy of a configuration with equivalent keys for transformers 4 and 5."""
     original = max(rope.original_length for rope in configuration.ropes.values()) if configuration.is_scaled else None
     return write_rope(configuration, Scaling({}, configuration.max_length, original))
@@ -403,7 +403,7 @@ def widened(configuration: Configuration, length: int) -> Configuration:
     return Configuration.read(write_rope(configuration, Scaling(parameters, length, original)))
 
 
-def write_rope(configuration: Configuration, scaling: Scaling) -> dict[str, Any]:
+def write_rope(configuration: Configuration, scaling: Scaling) -> dict[str, object]:
     """Returns a copy of a configuration with the given scaling.
 
     Sets ``rope_parameters`` for transformers 5, and ``rope_scaling`` and ``rope_theta`` for transformers 4. Keeps the

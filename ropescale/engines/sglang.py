@@ -10,7 +10,7 @@ from ..configs.class_defaults import ALL_LAYERS
 from ..schedules.by_parts import temperature
 from . import vllm
 from .base import Command, Difference, Layers, Serving, option, shell
-from .model_code import architecture, as_read, code, is_known_for, not_its_own, reads_whole
+from .model_code import architecture, is_known_for, reads_whole
 
 
 class SGLangEngine(vllm.VLLMEngine):
@@ -26,12 +26,48 @@ class SGLangEngine(vllm.VLLMEngine):
     beside = "; --json-model-override-args reaches the draft as well"  # configs/model_config.py
     multiplied = ("linear", "dynamic")
 
-    def differences(self, layers: Layers) -> Iterator[Difference]:
-        """Yields the differences of SGLang for one kind of layer."""
-        whose = code("sglang", layers)
-        own = as_read("sglang", layers, _in_its_own_code(layers))
-        yield from own if whose == "own" else not_its_own("sglang", layers)
-        if layers.kind == "linear" and whose != "none":
+    def in_its_own_code(self, layers: Layers) -> Iterator[Difference]:
+        """Yields the differences of the engine's own model code."""
+        kind, name, stated = layers.kind, layers.model_type, layers.parameters
+        if (name, layers.key) == ("deepseek_v4", "main") and kind != "default":
+            yield Difference.base_rope(f"never scales the {layers.key} layers of {name}")
+            return
+        if is_known_for("sglang", "whole theta", layers) and not float(stated["rope_theta"]).is_integer():
+            yield Difference("theta", "honoured", f"{int(stated['rope_theta'])}, the integer part")
+        # ernie45_moe_vl.py and the classes of the table pass only theta, and no scaling, to their rotary layers
+        is_ernie = architecture(layers) == "Ernie4_5_VLMoeForConditionalGeneration"
+        if kind != "default" and (is_ernie or is_known_for("sglang", "unscaled", layers)):
+            yield Difference.base_rope(f"does not scale {name}, silently leaving base RoPE")
+            return
+        if vllm.takes_one_row(layers):
+            yield Difference.one_row(layers)
+            return
+        if kind == "longrope":
+            if vllm.rotates_wrong_pairs(layers):
+                yield Difference.wrong_pairs(layers, "stops with a ValueError")
+            yield from vllm.own_longrope_scale(layers)
+            if layers.changes_with_length:
+                text = "selects the list batch by batch, even if cached keys were rotated with the other list"
+                yield Difference("switch", "recomputed", "for the whole batch, by its longest position", text)
+        if kind == "yarn":
+            if {"mscale", "mscale_all_dim"} & stated.keys() and "mrope_section" in stated:
+                yield Difference.stops(f"stops with an error at mscale and mscale_all_dim for {name}")
+            if not math.isclose(layers.attention_factor, _yarn_scale(layers)):
+                yield Difference.recomputed_scale(layers.attention_factor, _yarn_scale(layers))
+        if kind == "dynamic" and "alpha" not in stated:
+            yield Difference.one_table(round(layers.factor * layers.rope.original_length))
+        if kind == "proportional":
+            if layers.factor != 1:
+                yield Difference.ignores_factor()
+            if stated.get("partial_rotary_factor", 1) != 1 and not layers.is_proportional_by_default:
+                text = "leaves partial_rotary_factor to the model's own code, which mostly does not read it there"
+                yield Difference("partial_rotary_factor", "dropped", "1 in most models", text)
+        if layers.is_mla:
+            yield from vllm.overwritten(layers)
+
+    def lengths(self, layers: Layers) -> Iterator[Difference]:
+        """Yields the difference in the maximum length."""
+        if layers.kind == "linear":
             yield vllm.multiplied_length(layers)
 
     def serve(self, serving: Serving) -> list[Command]:
@@ -56,49 +92,6 @@ class SGLangEngine(vllm.VLLMEngine):
             correction = layers.attention_factor / _yarn_scale(layers)
             return {**layers.parameters, "attn_factor": layers.parameters.get("attn_factor", 1.0) * correction}
         return layers.parameters if layers.kind == "dynamic" else super().own_keys(layers, positions)
-
-
-def _in_its_own_code(layers: Layers) -> Iterator[Difference]:
-    kind, name, stated = layers.kind, layers.model_type, layers.parameters
-    if (name, layers.key) == ("deepseek_v4", "main") and kind != "default":
-        yield Difference.base_rope(f"never scales the {layers.key} layers of {name}")
-        return
-    if is_known_for("sglang", "whole theta", layers) and not float(stated["rope_theta"]).is_integer():
-        yield Difference("theta", "honoured", f"{int(stated['rope_theta'])}, the integer part")
-    if _is_unscaled(layers) and kind != "default":
-        yield Difference.base_rope(f"does not scale {name}, silently leaving base RoPE")
-        return
-    if vllm.takes_one_row(layers):
-        yield Difference.one_row(layers)
-        return
-    if kind == "longrope":
-        if vllm.rotates_wrong_pairs(layers):
-            yield Difference.wrong_pairs(layers, "stops with a ValueError")
-        yield from vllm.own_longrope_scale(layers)
-        if layers.changes_with_length:
-            text = "selects the list batch by batch, even if cached keys were rotated with the other list"
-            yield Difference("switch", "recomputed", "for the whole batch, by its longest position", text)
-    if kind == "yarn":
-        if {"mscale", "mscale_all_dim"} & stated.keys() and "mrope_section" in stated:
-            yield Difference.stops(f"stops with an error at mscale and mscale_all_dim for {name}")
-        if not math.isclose(layers.attention_factor, _yarn_scale(layers)):
-            yield Difference.recomputed_scale(layers.attention_factor, _yarn_scale(layers))
-    if kind == "dynamic" and "alpha" not in stated:
-        yield Difference.one_table(round(layers.factor * layers.rope.original_length))
-    if kind == "proportional":
-        if layers.factor != 1:
-            yield Difference.ignores_factor()
-        if stated.get("partial_rotary_factor", 1) != 1 and not layers.is_proportional_by_default:
-            text = "leaves partial_rotary_factor to the model's own code, which for most models does not read it there"
-            yield Difference("partial_rotary_factor", "dropped", "1 in most models", text)
-    if layers.is_mla:
-        yield from vllm.overwritten(layers)
-
-
-def _is_unscaled(layers: Layers) -> bool:
-    """Whether the model's code passes only theta, and no scaling, to its rotary layers."""
-    has_its_own = architecture(layers) == "Ernie4_5_VLMoeForConditionalGeneration"  # ernie45_moe_vl.py
-    return has_its_own or is_known_for("sglang", "unscaled", layers)
 
 
 def _yarn_scale(layers: Layers) -> float:

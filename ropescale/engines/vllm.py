@@ -72,11 +72,73 @@ class VLLMEngine(Engine):
     multiplied: tuple[str, ...] = ("linear",)
 
     def differences(self, layers: Layers) -> Iterator[Difference]:
-        """Yields the differences of vLLM for one kind of layer."""
-        whose = code("vllm", layers)
-        own = as_read("vllm", layers, _in_its_own_code(layers))
-        computed = own if whose == "own" else not_its_own("vllm", layers)
-        return chain(computed, _max_length(layers) if whose != "none" else ())
+        """Yields the differences of the engine for one kind of layer."""
+        whose = code(self.key, layers)
+        own = as_read(self.key, layers, self.in_its_own_code(layers))
+        computed = own if whose == "own" else not_its_own(self.key, layers)
+        return chain(computed, self.lengths(layers) if whose != "none" else ())
+
+    def in_its_own_code(self, layers: Layers) -> Iterator[Difference]:
+        """Yields the differences of the engine's own model code."""
+        kind, name, stated, length = layers.kind, layers.model_type, layers.parameters, layers.rope.original_length
+        if kind != "default" and ((name, layers.key) in _PLAIN or architecture(layers) in _UNSCALED):
+            where = "layers" if layers.key == ALL_LAYERS else f"{layers.key} layers"
+            yield Difference.base_rope(f"never scales the {where} of {name}")
+            return
+        if takes_one_row(layers):
+            yield Difference.one_row(layers)
+            return
+        if kind == "longrope":
+            if rotates_wrong_pairs(layers):
+                yield Difference.wrong_pairs(layers, "stops, or rotates the wrong pairs")
+            yield from own_longrope_scale(layers)
+            if layers.changes_with_length:
+                yield Difference.one_list()
+        if kind == "yarn":
+            asked, usual = layers.attention_factor, temperature(layers.factor)
+            overwrites = layers.is_mla and name not in MLA_BUT_PLAIN
+            if name == "deepseek_v4":  # it sets mscale and mscale_all_dim to 0 (models/deepseek_v4/common/rope.py)
+                if not math.isclose(asked, 1.0):
+                    yield Difference.recomputed_scale(asked, 1.0, " of DeepSeek-V4")
+            elif overwrites and stated.get("attention_factor") == 1:
+                text = "replaces an attention factor of 1 on MLA models by deepseek_llama_scaling, not yarn's scale"
+                yield Difference("attention factor", "recomputed", "deepseek_llama_scaling", text)
+            elif overwrites and not math.isclose(asked, deepseek_scale(stated)):
+                yield Difference.recomputed_scale(asked, deepseek_scale(stated), " on MLA models")
+            elif name == "gpt_oss" and not math.isclose(asked, usual):
+                yield Difference.recomputed_scale(asked, usual, " of gpt-oss")
+            if "mrope_section" in stated and name not in _RAMP_OF_TRAINED:
+                text = f"computes the ramp of {name} from {4 * length} trained tokens instead of {length}"
+                yield Difference("original length", "recomputed", f"{4 * length}", text)
+        if kind == "dynamic" and "max_trained_positions" in stated and "alpha" not in stated:
+            yield Difference.one_table(layers.length)
+        elif kind == "dynamic" and "alpha" not in stated:
+            text = (
+                f"computes one static table, base RoPE of {length:,} positions, if max_trained_positions is missing, "
+                "and reads past the table for longer texts (NaN)"
+            )
+            yield Difference.base_rope(text)
+        if kind == "proportional" and not stated.get("partial_rotary_factor", 1.0):
+            text = "refuses proportional RoPE with partial_rotary_factor 0"
+            yield Difference.stops(text, "stops with a ValueError")
+        if kind == "proportional" and layers.factor != 1:
+            yield Difference.ignores_factor()
+        if layers.is_mla and name not in MLA_BUT_PLAIN:
+            yield from overwritten(layers)
+        elif layers.is_mla and stated.get("mscale_all_dim"):
+            text = f"drops the softmax scale of mscale_all_dim for {name}"
+            yield Difference("softmax scale", "dropped", "1", text)
+        if name == "gpt_oss" and kind != "yarn":
+            yield Difference.stops("is hard-wired to yarn for gpt-oss and will not use this table", "yarn")
+
+    def lengths(self, layers: Layers) -> Iterator[Difference]:
+        """Yields the differences in the maximum length, which the engine computes before it loads the model's code."""
+        refused = layers.is_mla or (code("vllm", layers) == "own" and rotates_wrong_pairs(layers))
+        if layers.kind == "longrope" and layers.length > layers.rope.original_length and not refused:
+            text = f"serve{{s}} the original length by default; pass --max-model-len {layers.length}"
+            yield Difference("max length", "honoured", f"{layers.length}, by --max-model-len", text)
+        if layers.kind == "linear" and "gemma3" not in layers.model_type:
+            yield multiplied_length(layers)
 
     def serve(self, serving: Serving) -> list[Command]:
         """Returns the ``vllm serve`` command, with the changes that the folder's configuration lacks."""
@@ -114,69 +176,6 @@ class VLLMEngine(Engine):
             mscales = {"short_mscale": scale, "long_mscale": scale}
             return {**parameters, "original_max_position_embeddings": original, **mscales}
         return parameters
-
-
-def _in_its_own_code(layers: Layers) -> Iterator[Difference]:
-    kind, name, stated, length = layers.kind, layers.model_type, layers.parameters, layers.rope.original_length
-    if kind != "default" and ((name, layers.key) in _PLAIN or architecture(layers) in _UNSCALED):
-        where = "layers" if layers.key == ALL_LAYERS else f"{layers.key} layers"
-        yield Difference.base_rope(f"never scales the {where} of {name}")
-        return
-    if takes_one_row(layers):
-        yield Difference.one_row(layers)
-        return
-    if kind == "longrope":
-        if rotates_wrong_pairs(layers):
-            yield Difference.wrong_pairs(layers, "stops, or rotates the wrong pairs")
-        yield from own_longrope_scale(layers)
-        if layers.changes_with_length:
-            yield Difference.one_list()
-    if kind == "yarn":
-        asked, usual = layers.attention_factor, temperature(layers.factor)
-        overwrites = layers.is_mla and name not in MLA_BUT_PLAIN
-        if name == "deepseek_v4":  # it sets mscale and mscale_all_dim to 0 (models/deepseek_v4/common/rope.py)
-            if not math.isclose(asked, 1.0):
-                yield Difference.recomputed_scale(asked, 1.0, " of DeepSeek-V4")
-        elif overwrites and stated.get("attention_factor") == 1:
-            text = "replaces an attention factor of 1 on MLA models by deepseek_llama_scaling instead of yarn's scale"
-            yield Difference("attention factor", "recomputed", "deepseek_llama_scaling", text)
-        elif overwrites and not math.isclose(asked, deepseek_scale(stated)):
-            yield Difference.recomputed_scale(asked, deepseek_scale(stated), " on MLA models")
-        elif name == "gpt_oss" and not math.isclose(asked, usual):
-            yield Difference.recomputed_scale(asked, usual, " of gpt-oss")
-        if "mrope_section" in stated and name not in _RAMP_OF_TRAINED:
-            text = f"computes the ramp of {name} from {4 * length} trained tokens instead of {length}"
-            yield Difference("original length", "recomputed", f"{4 * length}", text)
-    if kind == "dynamic" and "max_trained_positions" in stated and "alpha" not in stated:
-        yield Difference.one_table(layers.length)
-    elif kind == "dynamic" and "alpha" not in stated:
-        text = (
-            f"computes one static table, base RoPE of {length:,} positions, if max_trained_positions is missing, and "
-            "reads past the table for longer texts (NaN)"
-        )
-        yield Difference.base_rope(text)
-    if kind == "proportional" and not stated.get("partial_rotary_factor", 1.0):
-        text = "refuses proportional RoPE with partial_rotary_factor 0"
-        yield Difference.stops(text, "stops with a ValueError")
-    if kind == "proportional" and layers.factor != 1:
-        yield Difference.ignores_factor()
-    if layers.is_mla and name not in MLA_BUT_PLAIN:
-        yield from overwritten(layers)
-    elif layers.is_mla and stated.get("mscale_all_dim"):
-        text = f"drops the softmax scale of mscale_all_dim for {name}"
-        yield Difference("softmax scale", "dropped", "1", text)
-    if name == "gpt_oss" and kind != "yarn":
-        yield Difference.stops("is hard-wired to yarn for gpt-oss and will not use this table", "yarn")
-
-
-def _max_length(layers: Layers) -> Iterator[Difference]:
-    """Yields the differences in the maximum length, which vLLM computes before it loads the model's code."""
-    refused = layers.is_mla or (code("vllm", layers) == "own" and rotates_wrong_pairs(layers))
-    if layers.kind == "longrope" and layers.length > layers.rope.original_length and not refused:
-        text = f"serve{{s}} the original length by default; pass --max-model-len {layers.length}"
-        yield Difference("max length", "honoured", f"{layers.length}, by --max-model-len", text)
-    if layers.kind == "linear" and "gemma3" not in layers.model_type:
-        yield multiplied_length(layers)
 
 
 # ---------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def plot(
-    model: Any, schedule: object = None, path: str | Path | None = None, **options: Unpack[RequestOptions]
+    model: object, schedule: object = None, path: str | Path | None = None, **options: Unpack[RequestOptions]
 ) -> Figure:
     """Plots a model's wavelength per pair, before and after one or several schedules, and their slowdown.
 

@@ -55,13 +55,13 @@ def cut(text: str, most: int) -> str:
     return f"{text[:head]} ... {text[head + 5 - most :]}"
 
 
-def brief(value: Any) -> str:
+def brief(value: object) -> str:
     """Returns a value for a message: the start of its ``repr``, in bounded time and memory."""
     text = _Brief().repr(value)
     return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 3]}..."
 
 
-def listed(names: Iterable[Any], most: int = 12) -> str:
+def listed(names: Iterable[object], most: int = 12) -> str:
     """Joins names from a file: ``a, b, c``; cuts long names, and ends long lists with ``...``."""
     first = list(islice(names, most + 1))
     words = [cut(name, _WIDTH) if isinstance(name, str) else brief(name) for name in first[:most]]
@@ -104,7 +104,7 @@ def value_text(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def finite(value: Any) -> Any:
+def finite(value: object) -> object:
     """Returns plain data with None for NaN and infinity, which JSON lacks."""
     if isinstance(value, dict):
         return {key: finite(inner) for key, inner in value.items()}

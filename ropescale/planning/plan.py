@@ -399,15 +399,9 @@ def _notes_on_start(
         yield f"unchanged, though it describes a language model: {listed(sections)}"
     if untouched := [key for key in ropes if key not in layers]:
         yield f"unchanged layers: {listed(untouched)}"
-    if request.replace_scaling:
-        yield from _notes_on_shorter_context(list(layers.values()), request)
-
-
-def _notes_on_shorter_context(layers: Sequence[PlannedLayer], request: Request) -> Iterator[str]:
-    """Yields a note if the context becomes shorter than with the vendor's scaling."""
-    had = max(layer.current.max_length for layer in layers)
-    length = request.target_length or max(layer.reach for layer in layers)
-    if length < had:
+    had = max(layer.current.max_length for layer in layers.values())
+    length = request.target_length or max(layer.reach for layer in layers.values())
+    if request.replace_scaling and length < had:
         yield (
             f"the context becomes {length:,} tokens, shorter than the vendor's {had:,}; "
             f"a target length of {had:,} keeps it"

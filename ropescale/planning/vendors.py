@@ -19,7 +19,7 @@ _FACTOR, _WEIGHTS = "attention_factor", ("mscale", "mscale_all_dim")
 _FIELDS = (_FACTOR, "beta_fast", "beta_slow", "truncate", *_WEIGHTS, "low_freq_factor", "high_freq_factor")
 
 
-def kept_fields(spec: Spec, rope: Rope, named: Collection[str]) -> dict[str, Any]:
+def kept_fields(spec: Spec, rope: Rope, named: Collection[str]) -> dict[str, object]:
     """Returns the vendor's fields that a schedule keeps: those that it has and that the user did not name.
 
     An attention factor that follows from the vendor's factor is not kept, because it follows from the new factor.
@@ -70,7 +70,7 @@ def remarks(
         yield "; ".join(parts)
 
 
-def _fields_of(rope: Rope) -> dict[str, Any]:
+def _fields_of(rope: Rope) -> dict[str, object]:
     """Returns the fields that differ from the defaults of the vendor's rope type, or all fields of an unknown type."""
     try:
         stated = Spec.of(from_rope_parameters(rope)[0]).fields

@@ -58,7 +58,7 @@ def length_dependent(schedule: object) -> bool:
 class Varying:
     """A descriptor that computes ``length_dependent`` per instance; True on the class itself."""
 
-    def __init__(self, answer: Callable[[Any], bool]) -> None:
+    def __init__(self, answer: Callable[..., bool]) -> None:
         self.answer = answer
 
     def __get__(self, instance: object, owner: type | None = None) -> bool:
