@@ -52,7 +52,7 @@ NO_PROPORTIONAL = [
     "transformers 4: does not support proportional RoPE and stops with a KeyError",
 ]
 ROWS = "cannot use the three rows of positions of qwen2_vl_text under {}; "
-BY_VLLM, BY_SGLANG = f"vLLM: {ROWS}use ntk, or serve", f"SGLang: {ROWS}serve it with"
+BY_VLLM, BY_SGLANG = f"vLLM: {ROWS}use ntk, or serve", f"SGLang: {ROWS}use yarn or ntk, or serve it with"
 SOFTMAX = "llama.cpp: derives a softmax scale of its own from the scaling factor (1.296 instead of 1)"
 FOREIGN = (
     "transformers 5 and transformers 4: lack {}, and it is not known what the checkpoint's own code, if any, reads"
@@ -101,11 +101,9 @@ WARNINGS: list[tuple[str, Any, list[str]]] = [
         "llama.cpp and mlx-lm: always round the ramp",
     ]),
     ("qwen3", "llama3:factor=4", ["llama.cpp: does not apply llama3 scaling"]),
-    ("qwen2_vl_text", "ntk:factor=4", ["SGLang: was not checked with default for qwen2_vl_text"]),
-    ("qwen2_vl_text", "yarn:factor=4", [
-        "vLLM: computes the ramp of qwen2_vl_text from 16384 trained tokens", "SGLang: was not checked with yarn",
-    ]),
-    ("qwen3_vl_text", "yarn:factor=4", ["SGLang: was not checked with yarn for qwen3_vl_text"]),
+    ("qwen2_vl_text", "ntk:factor=4", []),
+    ("qwen2_vl_text", "yarn:factor=4", ["vLLM: computes the ramp of qwen2_vl_text from 16384 trained tokens"]),
+    ("qwen3_vl_text", "yarn:factor=4", []),
     ("qwen2_vl_text", "linear:factor=4", [BY_VLLM.format("linear"), RAISES, BY_SGLANG.format("linear")]),
     ("qwen2_vl_text", "llama3:factor=4", [
         BY_VLLM.format("llama3"), BY_SGLANG.format("llama3"), "llama.cpp: does not apply llama3 scaling",
@@ -205,7 +203,7 @@ WARNINGS: list[tuple[str, Any, list[str]]] = [
         "transformers 4: lacks ministral3, which came with",
     ]),
     ("lighton_ocr", "yarn:factor=4", ["transformers 4: lacks lighton_ocr, which came with transformers 5"]),
-    ("qwen3_vl", "yarn:factor=4", ["SGLang: was not checked with yarn"]),
+    ("qwen3_vl", "yarn:factor=4", []),
 ]  # fmt: skip
 """A configuration, a schedule, and the beginnings of all that is said."""
 
