@@ -20,11 +20,13 @@ import tiny
 import torch
 from configurations import write_files
 from crashing import tree, unchanged
+from training import trainer
 
 import ropescale
 from ropescale.cli import main as shell
 from ropescale.cli.options import Place
-from ropescale.errors import RopescaleError, StorageError
+from ropescale.errors import RopescaleError, RunError, StorageError
+from ropescale.evals import perplexity
 from ropescale.schedules import Table
 
 READ = set("model like source prompts chat_template key_spans config tokenizer imports runs".split())
@@ -46,14 +48,19 @@ FOLDERS: dict[str, list[str]] = {
     "recommend": ["recommend", "model", *DATA, "--target-length", "96", "--max-docs", "2", "-o", "OUT"],
     "demo": ["demo", "-o", "OUT"],
 }
-PYTHON: dict[str, list[str]] = {"ropescale.save": ["save", "OUT"], "Table.save": ["table", "OUT.json"]}
+PYTHON: dict[str, list[str]] = {
+    "ropescale.save": ["save", "OUT"],
+    "Table.save": ["table", "OUT.json"],
+    "Result.save": ["result", "OUT"],
+}
 WRITERS = FILES | FOLDERS | PYTHON
 CHANGES = {
     "patch --in-place": ["patch", "model", *YARN, "--in-place"],
     "patch --force": ["patch", "model", *YARN, "-o", "patched", "--force"],
+    "TrainingCallback": ["train", "OUT"],
     "eval --force": [*FOLDERS["eval"][:-1], "run", "--schedule", "ntk:factor=2", "--force"],
 }
-"""Commands that change a folder that is there."""
+"""Commands that change a folder that is there, or fill it step by step."""
 
 
 def save(out: str) -> None:
@@ -63,18 +70,28 @@ def save(out: str) -> None:
     ropescale.save(model, out)
 
 
+def train(out: str) -> None:
+    """Trains a model for a step, which is measured."""
+    measured = ropescale.TrainingCallback("yarn:factor=2", [tiny.TEXT * 3], "16", windows=1, out=out)
+    trainer(tiny.llama(vocab_size=258), Path("..", "trained"), measured, max_steps=1, save_strategy="no").train()
+
+
 def run(words: list[str]) -> int:
     """Runs a command, or what Python writes, whose errors become a line and a code as a command's do."""
     try:
         if words[0] == "save":
             save(words[1])
+        elif words[0] == "train":
+            train(words[1])
+        elif words[0] == "result":
+            perplexity("model", Path("texts"), "32", ["yarn:factor=2"], windows=1).save(words[1])
         elif words[0] == "table":
             Table(factors=tuple(float(n) for n in range(1, 200))).save(words[1])
         else:
             return shell.main(words)
     except RopescaleError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 1 if isinstance(error, StorageError) else 2
+        return 1 if isinstance(error, (StorageError, RunError)) else 2
     return 0
 
 
