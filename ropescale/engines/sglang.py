@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ..configs.class_defaults import ALL_LAYERS
 from ..schedules.by_parts import temperature
@@ -72,9 +72,10 @@ class SGLangEngine(vllm.VLLMEngine):
 
     def serve(self, serving: Serving) -> list[Command]:
         """Returns the ``sglang.launch_server`` command, with the changes that the folder's configuration lacks."""
-        told = self.spelled(serving).overrides(self.positions(serving))
-        for inner in list(told.values()) if reads_whole("sglang", serving.layers[0]) else []:
-            told = {**told, **inner}
+        told: dict[str, Any] = {**self.spelled(serving).overrides(self.positions(serving))}
+        if reads_whole("sglang", serving.layers[0]):
+            for inner in [*told.values()]:
+                told |= inner
         given, stored = told.get("rope_parameters"), serving.stored.section
         before = stored.get("rope_parameters") or stored.get("rope_scaling")
         is_flat = serving.layers[0].key == ALL_LAYERS
