@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 import models
@@ -14,27 +15,34 @@ def measure(seconds: float) -> list[sides.Row]:
 
     (model, documents), (patched, _) = models.reference(), models.reference()  # so that neither is patched in between
     ropescale.patch(patched, "yarn:factor=8")
-    rows = _measuring(model, [each[:2048] for each in documents[:2]], seconds / 3)
+    text, rows = list(chain.from_iterable(documents)), list[sides.Row]()
+    for length, count in ((1024, 8), (8192, 1)):
+        windows = [text[start : start + length] for start in range(0, length * count, length)]
+        rows += _measuring(model, windows, length, seconds / 6)
     rows += _patched(model, patched, documents[0][:1024], seconds / 3)
     return rows + _generating(model, patched, documents[0][:200], seconds / 3)
 
 
-def _measuring(model: Any, documents: list[list[int]], seconds: float) -> list[sides.Row]:
+def _measuring(model: Any, windows: list[list[int]], length: int, seconds: float) -> list[sides.Row]:
+    """All windows are one batch."""
     import torch
+    from torch.nn.functional import cross_entropy
 
     from ropescale.evals import perplexity
 
-    lengths = list(range(128, 2049, 128))
+    lengths = list(range(length // 16, length + 1, length // 16))
 
     @torch.inference_mode()
     def bare() -> None:
-        for ids in documents:
-            rows = torch.tensor([ids])
-            hidden = model.model(input_ids=rows, use_cache=False).last_hidden_state[:, :-1]
-            model.lm_head(hidden)
+        rows = torch.tensor(windows)
+        hidden = model.model(input_ids=rows, use_cache=False).last_hidden_state[:, :-1]
+        cross_entropy(model.lm_head(hidden).flatten(0, 1), rows[:, 1:].flatten(), reduction="none")
 
-    acts = {"the bare trunk and head": bare, "perplexity(), 16 lengths": lambda: perplexity(model, documents, lengths)}
-    return sides.ratios(sides.in_turn(acts, seconds, sides.cpu), "the bare trunk and head")
+    def ours() -> None:
+        perplexity(model, windows, lengths, bos="no", truncation=False)
+
+    base = f"the bare trunk, head and losses at {length:,}"
+    return sides.ratios(sides.in_turn({base: bare, "perplexity(), 16 lengths": ours}, seconds, sides.cpu), base)
 
 
 def _forward(model: Any, ids: list[int]) -> sides.Act:
