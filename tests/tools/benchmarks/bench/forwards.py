@@ -24,7 +24,7 @@ def measure(seconds: float) -> list[sides.Row]:
 
 
 def _measuring(model: Any, windows: list[list[int]], length: int, seconds: float) -> list[sides.Row]:
-    """All windows are one batch."""
+    """Bare: the trunk, the head and the losses of one batch."""
     import torch
     from torch.nn.functional import cross_entropy
 
@@ -41,7 +41,7 @@ def _measuring(model: Any, windows: list[list[int]], length: int, seconds: float
     def ours() -> None:
         perplexity(model, windows, lengths, bos="no", truncation=False)
 
-    base = f"the bare trunk, head and losses at {length:,}"
+    base = f"bare passes at {length:,}"
     return sides.ratios(sides.in_turn({base: bare, "perplexity(), 16 lengths": ours}, seconds, sides.cpu), base)
 
 
