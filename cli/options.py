@@ -22,10 +22,6 @@ from ..lengths import parse_length, parse_lengths
 from ..output.formatting import finite, visible, visible_lines
 from ..schedules.base import suggest
 
-DTYPES = ("auto", "float32", "bfloat16", "float16")
-"""The dtypes to load weights in; ``auto`` is the checkpoint's own."""
-
-
 # --- Types
 
 
@@ -60,23 +56,25 @@ class SpecText(click.ParamType):
 
 
 class OneOf(click.Choice):
-    """A word from a list; the error for a misspelt word suggests the closest."""
+    """A word from a list, or a short name of one; the error for a misspelt word suggests the closest."""
+
+    def __init__(self, choices: Iterable[str], **short: str) -> None:
+        super().__init__(list(choices))
+        self._short = short
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> object:
         """Returns the validated word."""
+        value = self._short.get(str(value).lower(), value)
         advice = "" if value in self.choices else suggest(str(value), list(self.choices), "")
         if advice:
             self.fail(f"unknown value {str(value)!r}; {advice}", param, ctx)
         return super().convert(value, param, ctx)
 
 
-class Dtype(OneOf):
-    """A torch dtype, by its name or a usual short name."""
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> object:
-        """Returns torch's name of the dtype."""
-        short = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32"}
-        return super().convert(short.get(str(value).lower(), value), param, ctx)
+DTYPE = OneOf(
+    ("auto", "float32", "bfloat16", "float16"), bf16="bfloat16", fp16="float16", half="float16", fp32="float32"
+)
+"""The dtypes to load weights in; ``auto`` is the checkpoint's own."""
 
 
 class Length(click.ParamType):
@@ -209,7 +207,7 @@ _OPTIONS = [
     option("--baseline", "SPEC", "The schedule to compare the others with (default: as-is)."),
     option("--revision", "R", "Branch, tag or commit of a Hub model."),
     flag("--trust-remote-code", "Run MODEL's own Python code, if needed."),
-    option("--dtype", None, "The dtype (default: float32 on the CPU, the checkpoint's on a GPU).", Dtype(DTYPES)),
+    option("--dtype", None, "The dtype (default: float32 on the CPU, the checkpoint's on a GPU).", DTYPE),
     option("--device", "D", "The device (default: the GPU if available, else cpu)."),
     option(
         "--attn-implementation",

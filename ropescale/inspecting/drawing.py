@@ -70,11 +70,10 @@ def draw(layers: Mapping[str, Sequence[Geometry]]) -> Figure:
                 for axes, field in zip((left, *slowdown), ("new_wavelength", "divisor")):
                     _curve(axes, geometry.pairs(), field, label=geometry.label, **_style(named, geometry))
             _lengths(left, geometries)
+            _shade_unturned(left, geometries[0])
             for right in slowdown:
                 _level(right, 1, "" if changed else "unchanged layers", "--")
-            for axes in (left, *slowdown):
-                _shade_unturned(axes, geometries[0])
-            for right in slowdown:
+                _shade_unturned(right, geometries[0])
                 _plain_ticks(right)
         shown = {str(label): line for axes in figure.axes for line, label in zip(*axes.get_legend_handles_labels())}
         labels = [label for label in ["as trained", *map(str, named)] if label in shown]

@@ -39,7 +39,6 @@ class Inspection:
         model_type: the language model's type, from its configuration.
         geometries: the geometry of each rotating layer type.
         warnings: pitfalls in the files and remarks on the computation of the schedule, one sentence per warning.
-        notes: further remarks, one sentence per note.
         lengths: the trained and the served length, with the keys that state them.
         used: the options that affected the result.
     """
@@ -48,9 +47,10 @@ class Inspection:
     model_type: str
     geometries: tuple[Geometry, ...]
     warnings: tuple[str, ...]
-    notes: tuple[str, ...]
     lengths: Lengths
     used: frozenset[str] = field(default=frozenset(), repr=False)
+
+    notes = ()  # a comparison has some
 
     @property
     def layers(self) -> dict[str, list[Geometry]]:
@@ -208,7 +208,9 @@ def _inspected(model: object, opened: Opened | None, request: Request) -> Inspec
         now = before = _read(configuration_of(model, "as-is" if stays else request.spec, request.on_top), request)
     else:
         folder = opened[0]
-        files, now = _read_files(folder), _read(read_config(folder), request)
+        beside = ("tokenizer_config.json", "generation_config.json", "ropescale.json")
+        files = {name: read_json(folder / name) for name in beside if (folder / name).exists()}
+        now = _read(read_config(folder), request)
         # A schedule builds on the configuration without ropescale's scaling, as patching does.
         before = now if stays else _read(original_config(now.raw, folder, request.on_top), request)
     plan = _plan(before, request)
@@ -221,17 +223,14 @@ def _inspected(model: object, opened: Opened | None, request: Request) -> Inspec
     limit = number(files.get("tokenizer_config.json", {}).get("model_max_length"))
     if limit is not None and 0 < limit <= LARGEST:
         lengths = replace(lengths, tokenizer=StatedLength(int(limit), "tokenizer_config.json: model_max_length"))
-    return Inspection(name, now.model_type, geometries, tuple(warnings), (), lengths, _used(plan, geometries))
+    used = {"original_length"} | (plan.used if plan else set())
+    if any(each.frequencies for each in geometries):  # the turns of a scaled layer are counted at the target length
+        used.add("target_length")
+    return Inspection(name, now.model_type, geometries, tuple(warnings), lengths, frozenset(used))
 
 
 def _read(config: Json, request: Request) -> Configuration:
     return Configuration.read(config, request.original_length)
-
-
-def _used(plan: Plan | None, geometries: Iterable[Geometry]) -> frozenset[str]:
-    """Returns the options that affect what is shown; the turns of a scaled layer are counted at the target length."""
-    used = {"original_length"} | (plan.used if plan else set())
-    return frozenset(used | {"target_length"} if any(each.frequencies for each in geometries) else used)
 
 
 def _plan(configuration: Configuration, request: Request) -> Plan | None:
@@ -345,16 +344,6 @@ def _limit_traps(configuration: Configuration, files: Files) -> Iterator[str]:
     window = text.get("sliding_window")
     if isinstance(window, int) and 0 < window < longest and text.get("use_sliding_window", True):
         yield f"sliding_window is {window}: layers with sliding attention never attend further back"
-
-
-def _read_files(folder: Path) -> dict[str, Json]:
-    """Reads the existing files next to ``config.json`` that :func:`traps` checks.
-
-    Raises:
-        ConfigError: a file is not JSON.
-    """
-    names = ("tokenizer_config.json", "generation_config.json", "ropescale.json")
-    return {name: read_json(folder / name) for name in names if (folder / name).exists()}
 
 
 def _meant_for(files: Files) -> int | None:
