@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from torch import nn
 
 from ...adapters import find_loadable
 from ...checkpoints.loading import load_model, load_tokenizer, usable_device
@@ -30,12 +31,12 @@ from ..scoring.memory import is_out_of_memory, total_memory
 from ..scoring.scorer import Scorer
 from .client import NotANumber
 from .engines import Generating, PromptScoring, Scoring
-from .rounding import round_weights
 from .server import Server
 from .variants import Variant, as_trained
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
 
 PAST = 512
 """The number of tokens past the trained length to compare, if the server's limit allows it."""
@@ -293,3 +294,36 @@ def _scored(
             return exact, np.zeros_like(exact)
         round_weights(model, round(bits - SCALE, 1))
         return exact, np.abs(nll() - exact)
+
+
+# --- Formats of few bits, imitated
+
+
+BLOCK = 32
+"""Numbers that share a scale, as in llama.cpp's Q4_0 and Q8_0."""
+
+
+@torch.no_grad()
+def round_weights(model: PreTrainedModel, bits: float) -> None:
+    """Rounds the matrices of a model in place, and lets its linear layers round their input to 8 bits, as llama.cpp
+    does."""
+    for weights in model.parameters():
+        if weights.ndim > 1:
+            weights.copy_(_rounded(weights, bits))
+    for layer in model.modules():
+        if isinstance(layer, nn.Linear):
+            layer.register_forward_pre_hook(_round_input)
+
+
+def _round_input(layer: nn.Module, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor]:
+    return (_rounded(inputs[0], 8),)
+
+
+def _rounded(values: torch.Tensor, bits: float) -> torch.Tensor:
+    """Rounds numbers to multiples of a scale per block, whose largest number has the largest multiple."""
+    if values.shape[-1] % BLOCK:
+        return values
+    blocks = values.unflatten(-1, (-1, BLOCK))
+    most = 2 ** (bits - 1) - (bits > 4)
+    scale = blocks.abs().amax(-1, keepdim=True).clamp_min(torch.finfo(values.dtype).tiny) / most
+    return (blocks / scale).round().mul(scale).flatten(-2)

@@ -34,9 +34,8 @@ from ..metrics.far_repeats import RepeatsRow
 from ..metrics.key_tokens import KeyTokensRow
 from ..metrics.paired import PairedRow
 from ..metrics.perplexity import PerplexityRow
-from ..metrics.requirements import unmet
 from ..metrics.stored import Identity, Stored, parts_of
-from ..metrics.verdicts import VerdictRow, between, too_few, worse_than_a_guess
+from ..metrics.verdicts import VerdictRow, between, too_few, unmet, worse_than_a_guess
 from ..statistics import intervals
 from ..statistics.intervals import DOCUMENTS, LEAST_DOCUMENTS, PERCENT
 from .folder import LOSSES, RESULTS, Results, read_results, refusing_damage
