@@ -21,7 +21,7 @@ EVAL = ["eval", str(CHECKPOINT), "--data", "text.txt", "--lengths", "64,512", "-
         (PATCH, 42, {"patch.py", "patching.py", "plan.py", "by_parts.py", "folders.py", "record.py"}),
         pytest.param(
             EVAL,
-            88,
+            81,
             {"eval.py", "runner.py", "scorer.py", "paired.py", "result.py", "store.py"},
             marks=pytest.mark.slow,
         ),
