@@ -69,7 +69,7 @@ _WITH_NUMPY = ("eval", "retrieval", "keys", "recommend", "search", "report", "de
 """The commands that may import numpy for a message, which takes a tenth of the time of torch."""
 
 _BLOCKED = """
-import json, sys
+import sys
 
 class Refused:
     def find_spec(self, name, path=None, target=None):
@@ -99,6 +99,11 @@ def test_a_mistake_in_any_command_is_told_before_anything_heavy_is_imported(pyth
 
 INSPECT = ["inspect", "{checkpoint}", "--schedule", "yarn", "--factor", "8"]
 PATCH = ["patch", "{checkpoint}", "-o", "out", "--schedule", "yarn", "--factor", "8"]
+
+
+def test_a_report_needs_neither_torch_nor_transformers(python):
+    loaded = modules_after(python, "from ropescale.evals.reporting import page, runs, summary")
+    assert "numpy" in loaded and not loaded & {"torch", "transformers", "datasets"}
 
 
 def test_ropescale_and_its_schedules_and_geometry_are_pure_python(python):

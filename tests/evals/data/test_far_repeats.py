@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 from tiny import llama
 
 from ropescale.evals import perplexity
@@ -23,6 +23,7 @@ def naive(ids, order):
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.integers(0, 3), max_size=60), st.integers(1, 5))
+@example([0, 1, 2, 3] * 15, 34)
 def test_every_repeat_is_found_and_its_last_place(ids, order):
     assert last_seen(ids, order).tolist() == naive(ids, order)
 
