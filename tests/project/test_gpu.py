@@ -35,4 +35,4 @@ runpy.run_module("gpu", run_name="__main__")
     assert {name for name in PARTS if name in found["seconds"]} == PARTS and "failed" not in found
     page = (tmp_path / "gpu.md").read_text()
     assert page.count("6 of 6") == 3 and "out of memory: half of a window fits: largest difference" in page
-    assert page.count("over the bare forward") == 6 and "nan" not in page and page in done.stdout
+    assert page.count("over the bare forward") == 5 and "nan" not in page and page in done.stdout

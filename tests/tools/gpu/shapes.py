@@ -87,10 +87,14 @@ def build(
 def flops(model: torch.nn.Module, length: int) -> float:
     """Returns the operations of one window: two per weight and token, and causal attention.
 
-    The input embedding counts only where it is the head, too.
+    The input embedding counts only where it is the head, too, and layers only where they run.
     """
     config = model.config.get_text_config()
-    weights = sum(each.numel() for name, each in model.named_parameters() if "embed_tokens" not in name)
+    layers = sum(
+        each.numel() for layer in model.model.layers[: config.num_hidden_layers] for each in layer.parameters()
+    )
+    others = [each.numel() for name, each in model.named_parameters() if not name.startswith("model.")]
+    weights = layers + sum(others)
     if config.tie_word_embeddings:
         weights += config.vocab_size * config.hidden_size
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
