@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Unpack
 from .checkpoints.locating import ADAPTER, checked, locate, read_config
 from .configs.configuration import Configuration, widened
 from .engines import ENGINES
-from .engines.advice import ways_out
 from .engines.base import Serving, Source, as_it_lies, of_plan
-from .engines.exported import Export, exported, scaling_option, words
+from .engines.exported import Export, exported, scaling_option, ways_out, words
 from .errors import CheckpointError, ScheduleError
 from .files import local_path
 from .output.formatting import argument, brief

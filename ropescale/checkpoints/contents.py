@@ -10,8 +10,8 @@ from pathlib import Path
 from ..configs.class_defaults import ALL_LAYERS
 from ..configs.configuration import Configuration, in_both_dialects, unread_by_v4, widened
 from ..engines import ENGINES
-from ..engines.advice import engine_warnings, export_of, patched
 from ..engines.base import needs_remote_code
+from ..engines.exported import engine_warnings, export_of, patched
 from ..errors import ConfigError, ScheduleError
 from ..files import Json, local_path, read_bytes, read_json
 from ..output.formatting import brief, cell, code_span, cut, sentence, uncommented

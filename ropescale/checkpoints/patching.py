@@ -15,7 +15,7 @@ from typing import Unpack
 
 from ..configs import class_defaults
 from ..configs.finding import dotted
-from ..engines.advice import engine_warnings
+from ..engines.exported import engine_warnings
 from ..engines.model_code import is_in_transformers
 from ..errors import CheckpointError, ScheduleError
 from ..files import local_path, open_regular, sha256, sweep_leftovers, translated

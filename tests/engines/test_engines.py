@@ -19,8 +19,8 @@ from ropescale.checkpoints.contents import card
 from ropescale.configs.configuration import Configuration
 from ropescale.configs.families import FAMILIES
 from ropescale.engines import model_code, sglang, vllm
-from ropescale.engines.advice import engine_warnings
 from ropescale.engines.base import layers_of
+from ropescale.engines.exported import engine_warnings
 
 MROPE = {"type": "mrope", "mrope_section": [8, 12, 12]}
 CONFIGS = {

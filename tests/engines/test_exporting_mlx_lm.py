@@ -19,8 +19,8 @@ from transformers import AutoConfig
 
 import ropescale
 from ropescale.engines import mlx_lm
-from ropescale.engines.advice import engine_warnings
 from ropescale.engines.base import layers_of
+from ropescale.engines.exported import engine_warnings
 from ropescale.exporting import Export, export
 
 FACTORS = {"name": "table", "factors": [1.0 + i / 8 for i in range(32)], "attention_factor": 1.2}
