@@ -153,8 +153,9 @@ def _of_document(document: Document, size: int, most: int | None) -> Cut:
     tokens, ends = len(document.ids), document.byte_ends
     holds = tokens // size
     count = holds if most is None else min(holds, most)
-    starts = [number * (size if count == holds else tokens / count) for number in range(count)]
-    windows = [document.part(int(start), int(start) + size) for start in starts]
+    step = size if count == holds else tokens / count
+    starts = [int(number * step) for number in range(count)]
+    windows = [document.part(start, start + size) for start in starts]
     if ends is None:
         return Cut(windows, count * size, tokens, in_bytes=False)
     return Cut(windows, sum(int(each.sizes.sum()) for each in windows), int(ends[-1]) if tokens else 0)

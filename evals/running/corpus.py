@@ -192,16 +192,18 @@ class Corpus:
                 f"budget of {options.budget:,}; max_docs limits the number of documents"
             )
         measured = [cut.measured for cut in cuts if cut.measured is not None]
-        units, total = {"bytes" if cut.in_bytes else "tokens" for cut in cuts}, sum(cut.whole for cut in cuts)
-        if len(measured) == len(cuts) and len(units) == 1 and total:
+        in_bytes, total = {cut.in_bytes for cut in cuts}, sum(cut.whole for cut in cuts)
+        if len(measured) == len(cuts) and len(in_bytes) == 1 and total:
             part = sum(measured)
-            self.share = {"measured": part, "whole": total, "unit": units.pop(), "share": part / total}
+            unit = "bytes" if in_bytes.pop() else "tokens"
+            self.share = {"measured": part, "whole": total, "unit": unit, "share": part / total}
 
     @property
     def _stops(self) -> dict[int, int | None]:
         """The number of a document's tokens within each length, or None for all tokens."""
-        whole = self.options.stride is not None
-        return {n: None if whole else prefix(n, self.has_bos).stop for n in self.lengths}
+        if self.options.stride is not None:
+            return dict.fromkeys(self.lengths)
+        return {n: prefix(n, self.has_bos).stop for n in self.lengths}
 
     def _placed(self, given: Iterable[Source], silent: list[Document]) -> Iterator[Source]:
         """Strips BOS from documents that start with it, and checks that all documents have the same BOS as the first.
