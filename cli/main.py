@@ -141,7 +141,8 @@ def _with_options(text: str, fields: Sequence[str], command: str | None) -> str:
         if param is None:
             continue
         flag = param.opts[0] if not param.secondary_opts else f"--[no-]{param.opts[0][2:]}"
-        written = re.sub(rf"\b{field}\b", flag, text) if "_" in field else text
+        alone = rf"(?<![\w/.'-]){field}(?![\w/'-]|\.\w)"  # not a part of a path or of a name in quotes
+        written = re.sub(alone, flag, text) if "_" in field else text
         if written == text:
             others.append(flag)
         text = written

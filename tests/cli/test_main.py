@@ -98,6 +98,8 @@ def test_the_fields_of_an_error_follow_it_as_options_and_a_path_stays_as_it_is(r
     assert err == "error: --in-place changes the model itself and writes no other folder; choose one (-o)\n"
     kept = pickle.loads(pickle.dumps(errors.ConfigError("no layer rotates", "layers", "short_context")))  # by a process
     assert shell.translate(kept, "eval") == (2, "no layer rotates (--layers, --[no-]short-context)")
+    named = errors.DataError("a/max_docs and max_docs.txt are many; set max_docs", "max_docs")
+    assert shell.translate(named, "eval") == (2, "a/max_docs and max_docs.txt are many; set --max-docs")
 
 
 @pytest.mark.parametrize("words", [["--debug", "schedules"], ["schedules", "--debug"]])
