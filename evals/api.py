@@ -7,8 +7,8 @@ command of the command line turns its options into the same keywords.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -491,16 +491,6 @@ def keys(
 # --- What all runs share
 
 
-@contextmanager
-def _processes(given: OpenedModel) -> Iterator[Group]:
-    """Connects the launched processes inside the block; a model that the user has loaded stays in its own process."""
-    if given.sharing is None:
-        yield Group(World())
-        return
-    with together(given.sharing) as group:
-        yield group
-
-
 def _corpus(
     given: OpenedModel,
     documents: TextsGiven,
@@ -565,7 +555,8 @@ def _carried_out(
     for name, value in (("fresh", fresh), ("force", force)):
         if value and out is None:
             raise DataError(f"{name} needs an output folder; name one", name, "out")
-    with _processes(given) as group:
+    # A model that the user has loaded stays in its own process.
+    with nullcontext(Group(World())) if given.sharing is None else together(given.sharing) as group:
         folder, here = None if out is None else writable_folder(out, kind), group.world
         if folder is not None:
             for each in folders_in(documents):
