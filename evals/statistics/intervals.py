@@ -25,6 +25,9 @@ PERCENT = f"{LEVEL:.0%}"
 DOCUMENTS = "documents"
 """The name of the sampling unit of intervals from :func:`ratio`."""
 
+_MANY = 1000
+"""Sums of more values are rounded as numpy does."""
+
 LEAST_DOCUMENTS = 5
 """The fewest documents for an interval; with fewer, the interval would be too wide to be informative."""
 
@@ -148,8 +151,9 @@ def average(sums: Sequence[float], counts: Sequence[float], level: float = LEVEL
 
 
 def _student(sums: Sequence[float], counts: Sequence[float], level: float, least: int, leaning: int) -> Estimate:
-    mean, tokens = math.fsum(sums) / math.fsum(counts), math.fsum(counts)
     sizes, losses = np.array(counts, float), np.array(sums, float)
+    tokens = _sum(sizes)
+    mean = _sum(losses) / tokens
     counted = sizes != 0
     documents = int(counted.sum())
     if documents < least:
@@ -165,8 +169,8 @@ def _student(sums: Sequence[float], counts: Sequence[float], level: float, least
 
 
 def _sum(values: np.ndarray) -> float:
-    """Returns the exactly rounded sum."""
-    return math.fsum(values.tolist())
+    """Returns the sum, exactly rounded unless there are many values."""
+    return float(values.sum()) if len(values) > _MANY else math.fsum(values.tolist())
 
 
 def _degrees(parts: np.ndarray, square: float) -> float:
