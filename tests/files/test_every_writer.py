@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import os
 import re
 import resource
@@ -243,9 +244,14 @@ def test_whatever_writes_a_folder_takes_an_empty_one(place, name, few_candidates
     assert len(os.listdir("OUT")) > 2 and stat.S_IMODE(os.stat("OUT").st_mode) == 0o711
 
 
-@pytest.mark.parametrize("kind", ["disk", "bind"])
-@pytest.mark.parametrize("name", ["patch", "eval", "ropescale.save"])
-def test_whatever_writes_a_folder_takes_a_mount_point(place, ran, refused, name, kind):
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        *itertools.product(["patch", "eval", "ropescale.save"], ["disk", "bind"]),
+        *itertools.product(["retrieval", "recommend", "Result.save"], ["disk"]),
+    ],
+)
+def test_whatever_writes_a_folder_takes_a_mount_point(place, ran, refused, name, kind, few_candidates):
     with mounted(place / "OUT", kind):
         (place / "OUT" / "lost+found").mkdir(mode=0)  # of ext4
         assert run([*WRITERS[name], *["--force"] * (name == "patch")]) == 0
