@@ -28,7 +28,7 @@ import ropescale
 from ropescale.cli.main import main
 from ropescale.configs import class_defaults
 from ropescale.configs.configuration import Configuration
-from ropescale.engines import ENGINES, advice, llama_cpp, mlx_lm, model_code, transformers4
+from ropescale.engines import ENGINES, exported as advice, llama_cpp, mlx_lm, model_code, transformers4
 from ropescale.engines.base import Layers, as_it_lies, layers_in, layers_of
 from ropescale.engines.exported import exported as claimed
 from ropescale.errors import ConfigError, RopescaleError
