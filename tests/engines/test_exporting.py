@@ -494,7 +494,7 @@ def test_without_an_engine_there_is_a_line_for_each_and_the_exit_code_says_wheth
         assert json.loads(ran(*words, truncated, "--for", engine, "--json", code=int(not same)).out)["same"] is same
     assert ran(*words, "dynamic-yarn", code=2).out == ""
     assert (
-        "prints the commands for one engine; name one, and leave JSON out (--for, --json)"
+        "prints the commands of one engine; name one, and leave JSON out (--for, --json)"
         in ran(*both, "--command-only", code=2).err
     )
 

@@ -37,7 +37,7 @@ def test_what_a_deepseek_file_cannot_be_told_has_no_command(model_type, spec, tm
     done = export(_folder(DEEPSEEK | {"model_type": model_type}, tmp_path), "llama.cpp", spec)
     assert done.commands == [] and done.refusal and "use ntk, or serve it with transformers 5" in done.refusal
     if spec == "yarn:factor=8" and model_type.startswith("deepseek"):
-        assert f"(yarn for {model_type}): llama.cpp's deepseek2 derives a softmax scale" in done.refusal
+        assert f"(yarn for {model_type}): deepseek2 derives a softmax scale" in done.refusal
 
 
 @pytest.mark.parametrize("spec", ["ntk:factor=4", "abf:rope_theta=1000000"])
