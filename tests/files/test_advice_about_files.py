@@ -41,7 +41,7 @@ true | inspect ./O | give a checkpoint's folder or a Hub id | inspect M
 true | inspect . | give the folder of a checkpoint in | inspect M
 true | inspect '' | give a checkpoint's folder or a Hub id | inspect M
 true | inspect M --revision main | leave revision out (--revision) | inspect M
-true | IN_PLACE -o P | choose one (-o, --in-place) | IN_PLACE
+true | IN_PLACE -o P | choose one (-o) | IN_PLACE
 true | patch M --dry-run --force YARN | name one, or leave force out | patch M --dry-run YARN
 true | patch org/M --in-place YARN | write to another folder instead (-o) | INTO
 true | restore O | give the checkpoint that was patched in place | IN_PLACE; restore M
@@ -89,7 +89,7 @@ ELSEWHERE = (
     *("is a PEFT adapter; patch the base", "the base of this adapter", "without custom code; read it"),
     *("its pickled weights are damaged", "is on the meta device", "over several processes", "which would be destroyed"),
     *("contains the working directory", "is the source itself", "has an interrupted or running patch"),
-    *("unknown link type", "vLLM {} file(s)", "is unknown to ropescale", "this model carries no schedule"),
+    *("unknown link type", "vLLM {} ({}); remove", "is unknown to ropescale", "this model carries no schedule"),
     *("were changed without ropescale", "is not a folder; let the trainer", "remove it yourself", "is big-endian"),
     *("is of type", "parts; join them first", "gguf-py, which is not installed", "has no general.architecture"),
     *(
