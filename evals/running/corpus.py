@@ -189,7 +189,7 @@ class Corpus:
         if options.budget is not None and len(cuts) > 1 and fed > options.budget:
             options.notes.tell(
                 f"one window of each of the {len(cuts):,} documents takes {fed:,} tokens per schedule, more than the "
-                f"budget of {options.budget:,}; max_docs limits the number of documents"
+                f"budget of {options.budget:,}; --max-docs (max_docs in Python) limits the number of documents"
             )
         measured = [cut.measured for cut in cuts if cut.measured is not None]
         in_bytes, total = {cut.in_bytes for cut in cuts}, sum(cut.whole for cut in cuts)
