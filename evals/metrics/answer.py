@@ -52,7 +52,7 @@ def _recommended(stored: Stored, ppl: dict[str, float], few: str) -> str:
     names = {label: stored.markdown_name(label) for label in ppl}
     last = f"{stored.truncation.length:,}" if stored.truncation else ""
     as_is = stored.model.get("as_is", "the model as it is")
-    glosses = {AS_IS: f" ({as_is})", TRUNCATION: f" ({as_is}, on the last {last})"}
+    glosses = {AS_IS: f" ({as_is})", TRUNCATION: f" ({as_is}, on the last {last} tokens)"}
     name = f"{names[first]}{glosses.get(first, '')}"
     if first != TRUNCATION:
         names |= {AS_IS: f"{AS_IS}, {as_is}", TRUNCATION: f"{TRUNCATION} to the last {last}"}

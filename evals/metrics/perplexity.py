@@ -60,8 +60,8 @@ def draw(stored: Stored) -> Figure:
     Raises:
         RopescaleError: matplotlib is not installed.
     """
-    x = drawing.LENGTH, stored.lengths
-    return drawing.draw(stored, curves_of(stored), stored.title, x, "perplexity", log=True)
+    x = f"{drawing.LENGTH}; points are set apart sideways", stored.lengths
+    return drawing.draw(stored, curves_of(stored), stored.title, x, "perplexity (log scale, lower is better)", log=True)
 
 
 def curves_of(stored: Stored) -> dict[str, list[drawing.Point]]:

@@ -178,7 +178,7 @@ def together(comparisons: int) -> str:
     """Describes the level at which all intervals hold together."""
     if comparisons == 1:
         return f"{PERCENT} intervals"
-    return f"{PERCENT} intervals for all {comparisons:,} comparisons together"
+    return f"{PERCENT} intervals, wider because all {comparisons:,} of the run hold together"
 
 
 NARROW = (0.01, 0.02, 0.05, 0.1)

@@ -151,7 +151,7 @@ class Result(Stored, Saved):
 
     def to_markdown(self) -> str:
         """Returns the conclusions, all tables, first for all sources together and then by source, and the protocol."""
-        parts = ["\n".join(self.sentences())]
+        parts = ["\n".join(self.sentences()), self.rests_on()]
         if self.by_source:
             parts.append(f"All sources ({rests_on(self)}):")
         parts += self.tables_of_metrics()

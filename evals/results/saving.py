@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
 from ...errors import RopescaleError
 from ...output.formatting import code_span, definitions, escaped, visible_lines
-from ...output.plotting import data_frame, drawn
+from ...output.plotting import add_caption, data_frame, drawn
 from ...output.wrapping import to_html
 from ..metrics.base import Metric, Picture
 from ..metrics.cells import Line, csv_text, lines_of
@@ -207,7 +207,10 @@ class Saved(Measured, ABC):
     def _plots(self) -> dict[str, bytes]:
         """Returns the pictures by file name; prints a note and returns an empty dict if they cannot be drawn."""
         try:
-            return {picture.file: drawn(partial(picture.draw, stored)) for picture, stored in self._pictures()}
+            plots = {picture.file: partial(picture.draw, stored) for picture, stored in self._pictures()}
+            for main in list(plots)[:1]:
+                plots[main] = partial(add_caption, plots[main], self.sentences())
+            return {file: drawn(draw) for file, draw in plots.items()}
         except RopescaleError as error:
             print(f"note: no plots written; {error}", file=sys.stderr)
             return {}

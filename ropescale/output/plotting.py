@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterator, Sequence
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -120,6 +121,16 @@ def data_frame(header: Sequence[str], lines: Sequence[Sequence[object]]) -> Data
         import pandas
 
     return pandas.DataFrame(lines, columns=list(header))
+
+
+def add_caption(draw: Callable[[], Figure], paragraphs: Iterable[str]) -> Figure:
+    """Returns a new figure with paragraphs below it, in lines that fit its width."""
+    figure = draw()
+    letters = round(16 * figure.get_figwidth())
+    lines = [line for paragraph in paragraphs for line in textwrap.wrap(paragraph, letters)]
+    figure.set_figheight(figure.get_figheight() + 0.13 * len(lines))
+    figure.supxlabel(plain("\n".join(lines)), x=0.01, ha="left", fontsize=7)
+    return figure
 
 
 def drawn(draw: Callable[[], Figure]) -> bytes:

@@ -37,7 +37,7 @@ def test_random_weights_are_worse_than_a_guess_by_stock_transformers(run):
         "figure here shows which schedule is better."
     )
     for text in (result.to_markdown(), Result.load(out).to_markdown()):
-        assert text.startswith(f"{sentence}\n\n| perplexity")
+        assert text.startswith(f"{sentence}\n\n{result.rests_on()}\n\n| perplexity")
         assert "Against truncation" in text and not any(each in text for each in CONCLUSIONS)
     report = (out / "REPORT.md").read_text().split("\n\n")
     assert report[1] == sentence

@@ -194,8 +194,8 @@ def test_a_notebook_has_a_line_and_the_tables_of_the_markdown(result):
 
 def test_markdown_has_a_row_per_schedule_and_a_column_per_length(result):
     known = dataclasses.replace(result, model={**result.model, "vocabulary": None})
-    first, lines = known.to_markdown().split("\n\n", 1)
-    assert first.splitlines() == known.sentences()
+    first, sample, lines = known.to_markdown().split("\n\n", 2)
+    assert first.splitlines() == known.sentences() and sample == known.rests_on()
     header, rule, as_is, dynamic, cut_off = (lines := lines.splitlines())[:5]
     assert [cell.strip() for cell in header.strip("|").split("|")] == ["perplexity", "16", "64", "130"]
     assert set(rule) <= set("|-: ")
