@@ -107,8 +107,8 @@ class Store:
     def write_parts(self) -> None:
         """Writes what is finished as results, if that was not done in the last :data:`WRITE_SECONDS`."""
         if self.write is not None and time.monotonic() - self._written > WRITE_SECONDS:
-            self.write()
             self._written = time.monotonic()
+            self.write()
 
     def batches(self, facts: Facts, plan: BatchPlan, form: Callable[[Batch], Form]) -> FinishedBatches:
         """Returns the finished batches of the pass with these facts; every call with the same facts returns the same
@@ -135,11 +135,6 @@ class Store:
     def finished(self) -> int:
         """The number of finished batches in the passes read so far."""
         return sum(len(done.batches) for done in self._passes.values())
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether this process's file has no records."""
-        return self._path is None or not self._path.exists() or not self._path.stat().st_size
 
     def records(self, key: str) -> Iterator[tuple[int, bytes]]:
         """Yields the number and content of every intact record with this key, file by file."""

@@ -91,12 +91,14 @@ def contents_suffix(path: Path) -> str:
 
 
 def opened(path: Path) -> BinaryIO:
-    """Opens a file for reading; one that is compressed with gzip or zstd, whatever its name, is unpacked while it is
-    read.
+    """Opens a file for reading; gzip and zstd, known by the first bytes of a file that is named as text, rows or
+    compressed, are unpacked while it is read.
 
     Raises:
         OSError: the file cannot be read.
     """
+    if path.suffix.lower() not in (*_COMPRESSED, *JSON_LINES, ".json", ".txt"):
+        return path.open("rb")
     with path.open("rb") as file:
         start = file.read(4)
     compression = next((name for magic, name in _MAGIC.items() if start.startswith(magic)), None)

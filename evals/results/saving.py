@@ -212,7 +212,8 @@ class Saved(Measured, ABC):
                 plots[main] = partial(add_caption, plots[main], self.sentences())
             return {file: drawn(draw) for file, draw in plots.items()}
         except RopescaleError as error:
-            print(f"note: no plots written; {error}", file=sys.stderr)
+            if not self.unfinished:  # those are written once a minute
+                print(f"note: no plots written; {error}", file=sys.stderr)
             return {}
 
     def _report(self, plots: Mapping[str, bytes]) -> str:

@@ -363,8 +363,7 @@ def _keep(measurement: Measurement[Writable], store: Store, folder: Path, force:
     """Writes the result of the complete parts of an interrupted run, and tells the user about finished batches."""
     notes = measurement.notes
     if not store.finished:
-        if store.is_empty:
-            notes.tell("the run stopped before any batch was finished; run the same command to restart it")
+        notes.tell("the run stopped before any batch was finished; run the same command to restart it")
         return
     written = _write_parts(measurement, folder, force)
     tables = f", and the tables of the {written}" if written else ""
@@ -378,7 +377,7 @@ def _write_parts(measurement: Measurement[Writable], folder: Path, force: bool) 
     """Writes the result of the complete parts, and returns their number in words; "" if nothing is written."""
     finished = measurement.finished
     if finished:
-        with suppress(CheckpointError):  # the disk is full, or the folder contains more results
+        with suppress(Exception):  # the disk is full, the folder contains more results: the run itself matters more
             result = measurement.result()
             if isinstance(result, Measured):
                 result.unfinished = _NOT_WHOLE.format(finished)

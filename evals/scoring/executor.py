@@ -58,6 +58,7 @@ class Executor:
             limits: the positions of a window, and how many of them fit; fewer than its own are its chunks.
             keep: called with each further limit.
         """
+        self._keep = None
         for positions, fitting in limits:
             self._limit(positions, fitting)
         if limits:

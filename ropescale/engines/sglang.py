@@ -73,7 +73,7 @@ class SGLangEngine(vllm.VLLMEngine):
     def serve(self, serving: Serving) -> list[Command]:
         """Returns the ``sglang.launch_server`` command, with the changes that the folder's configuration lacks."""
         told: dict[str, Any] = {**self.spelled(serving).overrides(self.positions(serving))}
-        if reads_whole("sglang", serving.layers[0]):
+        if serving.stored.path and reads_whole("sglang", serving.layers[0]):
             for inner in [*told.values()]:
                 told |= inner
         given, stored = told.get("rope_parameters"), serving.stored.section

@@ -639,6 +639,12 @@ def test_sglang_is_told_a_schedule_where_its_model_file_reads_it(name, whole, tm
     assert ({**told, "text_config": None} == {**told["text_config"], "text_config": None}) is whole
 
 
+@pytest.mark.parametrize("name", ["qwen2_vl", "qwen2_5_vl"])
+def test_sglang_is_told_a_schedule_at_the_top_level_of_a_flat_file(name, tmp_path):
+    told = overridden(export(write_checkpoint(tmp_path, LLAMA | {"model_type": name}), "sglang", "yarn:factor=2"))
+    assert told["rope_parameters"]["factor"] == 2 and "factor" not in told
+
+
 def test_the_length_that_patch_says_to_pass_is_the_one_of_the_command(tmp_path):
     source = write_checkpoint(tmp_path / "source", LLAMA)
     spec = FACTORS | {"attention_factor": 1.0}

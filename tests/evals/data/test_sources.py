@@ -246,6 +246,7 @@ def mixed(tmp_path):
         "f.jsonl": b'{"text": "x"}',
         "g.bin": PNG + b"a" * 2**23,
         "h.pdf": b"%PDF-1.4\n%\xe2\xe3\xcf\xd3\n",
+        "i.dat": b"\x1f\x8b",
         "i.json": '["one", "two"]',
         "j.csv": "text\none\n",
     }
@@ -291,8 +292,8 @@ def test_a_run_among_the_texts_is_no_text(tmp_path, caplog):
 def test_the_command_line_says_what_it_left_out_and_counts_it(mixed, checkpoint, ran, refused):
     words = ["eval", checkpoint, "--lengths", "4", "--json", "--data"]
     out, err = ran(*words, mixed)
-    assert json.loads(out)["data"]["skipped"]["no_text"] == 8
-    assert len([line for line in err.splitlines() if "8 files are not text (c.png, d.txt" in line]) == 1
+    assert json.loads(out)["data"]["skipped"]["no_text"] == 9
+    assert len([line for line in err.splitlines() if "9 files are not text (c.png, d.txt" in line]) == 1
     assert "is not UTF-8 text: byte 3 does not decode; convert it" in refused(*words, mixed / "d.txt")
 
 
