@@ -136,6 +136,11 @@ class Store:
         """The number of finished batches in the passes read so far."""
         return sum(len(done.batches) for done in self._passes.values())
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether this process's file has no records."""
+        return self._path is None or not self._path.exists() or not self._path.stat().st_size
+
     def records(self, key: str) -> Iterator[tuple[int, bytes]]:
         """Yields the number and content of every intact record with this key, file by file."""
         for path in (self._path, *self._others):

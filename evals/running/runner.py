@@ -363,7 +363,8 @@ def _keep(measurement: Measurement[Writable], store: Store, folder: Path, force:
     """Writes the result of the complete parts of an interrupted run, and tells the user about finished batches."""
     notes = measurement.notes
     if not store.finished:
-        notes.tell("the run stopped before any batch was finished; run the same command to restart it")
+        if store.is_empty:
+            notes.tell("the run stopped before any batch was finished; run the same command to restart it")
         return
     written = _write_parts(measurement, folder, force)
     tables = f", and the tables of the {written}" if written else ""
