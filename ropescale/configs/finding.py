@@ -166,7 +166,7 @@ _LAYERS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules
 
 @dataclass(frozen=True)
 class Draft:
-    """What drafts: a head of this method, or this number of MTP layers."""
+    """A part that drafts tokens: a head of this method, or this number of MTP layers."""
 
     method: str = "mtp"
     layers: int = 0
