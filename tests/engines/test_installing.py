@@ -33,7 +33,7 @@ class Bare:
     root: Path
     place: Path
 
-    def run(self, *words: str, seconds: int = 1800) -> subprocess.CompletedProcess[str]:
+    def run(self, *words: str, seconds: int = 3600) -> subprocess.CompletedProcess[str]:
         """Runs a command of the environment, or of the system; nothing of the checkout can be imported there."""
         ours = ("PYTHONPATH", "VIRTUAL_ENV", "PYTEST_CURRENT_TEST")
         env = {key: value for key, value in os.environ.items() if key not in ours}

@@ -79,7 +79,7 @@ def _pytest(python: Path, repository: Path, temporary: Path, *words: str) -> str
         env=env | {"OMP_NUM_THREADS": "1", "TMPDIR": str(temporary)},
         capture_output=True,
         text=True,
-        timeout=3000,
+        timeout=7200,
     )
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
     return done.stdout

@@ -400,7 +400,7 @@ def read(version: str, root: Path, folder: Path) -> Reading:
         is_this = version == CURRENT
         python = sys.executable if is_this else environment("transformers", f"transformers=={version}")
         words = [str(python), rotary_reader.__file__, str(root), str(folder)]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=1200)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=3600)
         assert done.returncode == 0, done.stderr[-3000:]
         _READINGS[version] = _sorted_out(folder)
     return _READINGS[version]

@@ -69,7 +69,7 @@ def answered(address: str, ids: list[int]) -> list[float]:
     """The log-probability of every token after these."""
     asked = {"prompt": ids, "n_predict": 1, "n_probs": 257, "temperature": 0}
     request = urllib.request.Request(f"{address}/completion", json.dumps(asked).encode())
-    with urllib.request.urlopen(request, timeout=60) as response:
+    with urllib.request.urlopen(request, timeout=600) as response:
         [token] = json.load(response)["completion_probabilities"]
     found = {each["id"]: each["logprob"] for each in token["top_logprobs"]}
     return [found[id] for id in range(257)]
@@ -78,7 +78,7 @@ def answered(address: str, ids: list[int]) -> list[float]:
 def served(command: str, folder: Path) -> tuple[torch.Tensor, int]:
     """What the server answers, [prefixes, vocabulary], and the context that it gives a request."""
     with serving(command, folder) as address:
-        with urllib.request.urlopen(f"{address}/props", timeout=60) as response:
+        with urllib.request.urlopen(f"{address}/props", timeout=600) as response:
             context = json.load(response)["default_generation_settings"]["n_ctx"]
         return torch.tensor([answered(address, IDS[:n]) for n in PREFIXES], dtype=torch.float64), context
 

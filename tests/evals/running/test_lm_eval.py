@@ -66,7 +66,7 @@ def lm_eval(python, tasks, model, *arguments):
         cwd=tasks,
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=3000,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     [results] = out.rglob("results_*.json")

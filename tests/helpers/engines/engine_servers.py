@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-PATIENCE = 600
-"""Seconds until a server answers; on two busy cores vLLM takes more than a minute."""
+PATIENCE = 1800
+"""Seconds until a server answers; on two busy cores vLLM takes several minutes."""
 
 
 @contextmanager
