@@ -27,7 +27,7 @@ class ModelFacts(TypedDict):
     weights: str
     dtype: str
     device: NotRequired[str]
-    attention: NotRequired[str]  # the implementation in transformers
+    attention: NotRequired[str]  # its name in transformers, and a kernel of ours
     parameters: int
     vocabulary: NotRequired[int]
     trained_length: NotRequired[int | None]

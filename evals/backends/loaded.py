@@ -67,12 +67,13 @@ class LoadedModel(Backend):
     def facts(self) -> ModelFacts:  # type: ignore[override]
         """The "model" part of results.json, before any schedule; the weights are hashed once."""
         with self._as_is.applied():
-            return fingerprints.describe(self.model, self._path)
+            return {**fingerprints.describe(self.model, self._path), "attention": self.scorer.kernel}
 
     @cached_property
     def arithmetic(self) -> Facts:  # type: ignore[override]
         """The facts that determine how numbers are rounded: kernels of other versions or devices may differ."""
-        return {**fingerprints.arithmetic(self.model), "logits_bytes": self.scorer.logits_bytes}
+        own: Facts = {"attention": self.scorer.kernel, "logits_bytes": self.scorer.logits_bytes}
+        return own | fingerprints.arithmetic(self.model)
 
     def variants(self, schedules: Schedules, notes: Notes) -> tuple[list[Variant], str]:
         given = [self._variant(each, schedules) for each in schedules.given]

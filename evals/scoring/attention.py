@@ -13,8 +13,18 @@ QUERIES = 512
 """The number of queries in a block, enough for the full speed of a kernel; more would see more keys than their own."""
 
 
+FUSED = "varlen_attn"
+"""torch's name of FlashAttention for windows of any length, which computes sliding windows in one kernel."""
+
+FUSED_ON = ("cuda",)
+"""The types of devices that have it, in half precision."""
+
+Compared = list[tuple[torch.Tensor, torch.Tensor]]
+"""The outputs of the fused kernel and of blocks, for each layer."""
+
+
 @contextmanager
-def in_blocks(always: bool = False) -> Iterator[None]:
+def in_blocks(most: int | None = None, fused: bool = False, compared: Compared | None = None) -> Iterator[None]:
     """Replaces transformers' sdpa and its masks inside the block.
 
     A mask that is causal, with or without a sliding window, becomes an empty tensor whose last size is the window, 0
@@ -22,13 +32,17 @@ def in_blocks(always: bool = False) -> Iterator[None]:
     see only the keys of their window. Other masks stay as they are.
 
     Args:
-        always: replace also masks that transformers would leave out, for a check with few positions.
+        most: replace also masks that transformers would leave out, with windows of at most so many positions, for a
+            check with few positions.
+        fused: compute whole windows past a sliding window in one kernel, where no gradient is wanted.
+        compared: gets what that kernel computes, and what blocks compute.
     """
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS as masks
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS as attentions
 
     with ExitStack() as stack:
-        for functions, own in ((masks, partial(_mask, always)), (attentions, partial(_attention, {}))):
+        own_attention = partial(_attention, {}, fused, compared)
+        for functions, own in ((masks, partial(_mask, most)), (attentions, own_attention)):
             before = dict(functions._local_mapping)
             stack.callback(functions._local_mapping.update, before)
             stack.callback(functions._local_mapping.clear)
@@ -36,16 +50,17 @@ def in_blocks(always: bool = False) -> Iterator[None]:
         yield
 
 
-def _mask(always: bool, stock: Callable[..., torch.Tensor | None], **named: Any) -> torch.Tensor | None:
+def _mask(most: int | None, stock: Callable[..., torch.Tensor | None], **named: Any) -> torch.Tensor | None:
     """Returns an empty mask with the window, or transformers' own mask."""
     queries, keys, window = named["q_length"], named["kv_length"], named.get("local_size")
     at_end = named["q_offset"] + queries == named["kv_offset"] + keys
     is_plain = named.get("attention_mask") is None and named.get("allow_is_causal_skip", True)
     if not at_end or not is_plain or (window and not _slides(named["mask_function"], window)):
         return stock(**named)
-    if queries == keys <= (window or keys) and not always:
+    if queries == keys <= (window or keys) and most is None:
         return None
-    return torch.empty(1, 1, 0, window or 0, dtype=torch.bool, device=named["device"])
+    narrowed = min(window or 0, most or keys)
+    return torch.empty(1, 1, 0, narrowed, dtype=torch.bool, device=named["device"])
 
 
 def _slides(allowed: Callable[..., torch.Tensor], window: int) -> bool:
@@ -56,6 +71,8 @@ def _slides(allowed: Callable[..., torch.Tensor], window: int) -> bool:
 
 def _attention(
     seen: dict[tuple[int, int, int, torch.device], torch.Tensor],
+    fused: bool,
+    compared: Compared | None,
     stock: Callable[..., tuple[torch.Tensor, object]],
     module: torch.nn.Module,
     query: torch.Tensor,
@@ -64,10 +81,11 @@ def _attention(
     mask: torch.Tensor | None,
     **named: Any,
 ) -> tuple[torch.Tensor, object]:
-    """Computes attention, in blocks of queries if the mask is empty.
+    """Computes attention, in blocks of queries or in one kernel if the mask is empty.
 
     Args:
         seen: the biases of blocks of a window so far, which repeat; a backward pass keeps them.
+        fused, compared: as for :func:`in_blocks`.
         stock: transformers' sdpa, which computes each block.
     """
     width = value.shape[-1]
@@ -80,8 +98,11 @@ def _attention(
     if window >= keys and query.device.type != "cpu":
         from torch.nn.attention.bias import causal_lower_right  # late: it imports torch's compiler
 
-        fused = causal_lower_right(queries, keys)
-        return stock(module, query, key, value, fused, **named)
+        lower_right = causal_lower_right(queries, keys)
+        return stock(module, query, key, value, lower_right, **named)
+    slides = window < keys == queries and not query.requires_grad
+    if slides and fused:
+        return _fused(query, key, value, window, named.get("scaling")), None
     found, first = list[torch.Tensor](), keys - queries
     for start in range(first, keys, QUERIES):
         low, stop = max(0, start - window + 1), min(start + QUERIES, keys)
@@ -91,7 +112,38 @@ def _attention(
         if window < keys:
             seen[shape] = bias
         found.append(stock(module, block, key[:, :, low:stop], value[:, :, low:stop], bias, **named)[0][..., :width])
-    return torch.cat(found, dim=1), None
+    whole = torch.cat(found, dim=1)
+    if slides and compared is not None:
+        compared.append((_fused(query, key, value, window, named.get("scaling")), whole))
+    return whole, None
+
+
+def _fused(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, window: int, scale: float | None
+) -> torch.Tensor:
+    """Computes attention to the last ``window`` keys up to each query, [windows, positions, heads, width].
+
+    Raises:
+        RuntimeError: this device, or the width of these heads, has no such kernel.
+    """
+    from torch.nn.attention.varlen import varlen_attn  # late: torch 2.9 has none
+
+    windows, heads, positions, _ = query.shape
+    starts = torch.arange(windows + 1, dtype=torch.int32, device=query.device) * positions
+    queries, keys, values = (each.transpose(1, 2).flatten(0, 1) for each in (query, key, value))
+    found = varlen_attn(
+        queries,
+        keys,
+        values,
+        starts,
+        starts,
+        positions,
+        positions,
+        scale=scale,
+        window_size=(window - 1, 0),
+        enable_gqa=True,
+    )
+    return found.view(windows, positions, heads, -1)
 
 
 def _bias(query: torch.Tensor, first: int, keys: int, window: int) -> torch.Tensor:

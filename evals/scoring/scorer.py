@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
@@ -22,7 +22,7 @@ from torch.nn.functional import cross_entropy
 from ...errors import RunError
 from ...models.rotary_modules import evaluating, unwrapped
 from . import attention, tiles
-from .memory import MemoryEstimate, device_of, embedding_shape, needs_mask
+from .memory import MemoryEstimate, device_of, embedding_shape, needs_mask, stated
 from .tiles import answering
 
 if TYPE_CHECKING:
@@ -131,17 +131,38 @@ class Scorer:
     @cached_property
     def unmasked(self) -> bool:
         """Whether attention in blocks, without a mask of all positions, gives the model's own numbers."""
-        probe = torch.arange(_PROBE, device=self.device)[None] % self.vocabulary
-        run = partial(self.trunk, input_ids=probe, use_cache=False)
         if not self.split:
             return False
-        with torch.inference_mode(), evaluating(self.model):
-            own = run()[0]
-            try:
-                with attention.in_blocks(always=True):
-                    return agree(run()[0], own)
-            except (LookupError, TypeError, ValueError, RuntimeError):  # an attention of its own
-                return False
+        own = self._probed(nullcontext())
+        found = self._probed(attention.in_blocks(_PROBE))
+        return own is not None and found is not None and agree(found, own)
+
+    @cached_property
+    def fused(self) -> bool:
+        """Whether one kernel computes a window past a layer's sliding window: it gives what blocks give, in every layer
+        that slides."""
+        half = next(self.model.parameters()).element_size() == 2
+        slides = stated(self.model, "sliding_window", 0) > 0
+        if not (half and slides and self.retries and self.device.type in attention.FUSED_ON and self.unmasked):
+            return False
+        both: attention.Compared = []
+        ran = self._probed(attention.in_blocks(_PROBE // 4, compared=both)) is not None
+        return ran and bool(both) and all(agree(one, other) for one, other in both)
+
+    @property
+    def kernel(self) -> str:
+        """The name of the attention that runs, as transformers calls it, and of the kernel that replaces it."""
+        own = str(getattr(self.model.config, "_attn_implementation", None))
+        return f"{own}, {attention.FUSED} past sliding windows" if self.fused else own
+
+    def _probed(self, attending: AbstractContextManager[None]) -> torch.Tensor | None:
+        """Returns the trunk's output for a few positions; None if an attention of its own cannot be replaced so."""
+        probe = torch.arange(_PROBE, device=self.device)[None] % self.vocabulary
+        try:
+            with torch.inference_mode(), evaluating(self.model), attending:
+                return self.trunk(input_ids=probe, use_cache=False)[0]
+        except (LookupError, TypeError, ValueError, RuntimeError, ImportError):
+            return None
 
     def estimate(self, fed: int) -> MemoryEstimate:
         """Returns the estimate of the memory of passes over so many positions."""
@@ -271,7 +292,7 @@ class Scorer:
             cached: whether the windows follow others in a cache.
         """
         is_needed = (cached or needs_mask(self.model, positions)) and self.unmasked
-        return attention.in_blocks() if is_needed else nullcontext()
+        return attention.in_blocks(fused=self.fused) if is_needed else nullcontext()
 
     def _head(self, output: TrunkOutput, ids: torch.Tensor, rows: slice) -> torch.Tensor:
         """Returns the model's own fp32 logits for these rows of the trunk's output, [1, rows, vocabulary]."""

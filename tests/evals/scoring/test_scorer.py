@@ -1,6 +1,8 @@
 """One NLL per token, equal to a naive loop over the model's full logits."""
 
+import itertools
 import logging
+import sys
 import weakref
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,10 +12,12 @@ import tiny_models
 import torch
 from tiny import documents, llama, naive_nll
 from torch.nn.attention.bias import CausalVariant
+from torch.nn.functional import scaled_dot_product_attention
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from ropescale.evals.backends.loaded import LoadedModel
 from ropescale.evals.scoring import attention, tiles
 from ropescale.evals.scoring.scorer import Scorer, agree
 
@@ -213,8 +217,48 @@ def test_no_mask_of_all_positions_is_built_and_the_losses_are_those_with_it(kind
 def test_a_chunk_on_an_accelerator_goes_to_a_fused_kernel_without_a_mask():
     tensors = [SimpleNamespace(shape=(1, 4, count, 16), device=torch.device("cuda")) for count in (70, 300, 300)]
     chunk = torch.empty(1, 1, 0, 0, dtype=torch.bool)
-    bias = attention._attention({}, lambda *given, **named: given[4], None, *tensors, chunk)
+    bias = attention._attention({}, False, None, lambda *given, **named: given[4], None, *tensors, chunk)
     assert repr(bias.variant) == repr(CausalVariant.LOWER_RIGHT) and (bias.seq_len_q, bias.seq_len_kv) == (70, 300)
+
+
+def varlen_attn(q, k, v, starts_q, starts_k, most_q, most_k, *, scale, window_size, enable_gqa):
+    """What torch documents, in float32; there is no such kernel on a processor."""
+    assert enable_gqa and torch.equal(starts_q, starts_k) and starts_q.dtype == torch.int32 and most_q == most_k
+    k, v = (each.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for each in (k, v))
+    found = []
+    for start, stop in itertools.pairwise(starts_q.tolist()):
+        one, two, three = (each[start:stop].transpose(0, 1).float() for each in (q, k, v))
+        back = torch.arange(stop - start)[:, None] - torch.arange(stop - start)
+        seen = (back >= -window_size[1]) & (back <= window_size[0])
+        found.append(scaled_dot_product_attention(one, two, three, seen, scale=scale).transpose(0, 1).to(q))
+    return torch.cat(found)
+
+
+def test_windows_past_a_sliding_window_run_in_one_kernel_where_it_gives_what_blocks_give(monkeypatch):
+    model, ids, fed = tiny_models.build("gemma3_text").bfloat16(), ids_of(2, 600), []
+    monkeypatch.setattr(attention, "FUSED_ON", ("cpu",))
+
+    def ran(off=0, scale=1.0):
+        fed.clear()
+
+        def kernel(*rows, window_size, **named):
+            fed.append(rows[-1])
+            return scale * varlen_attn(*rows, window_size=(window_size[0] + off, window_size[1]), **named)
+
+        monkeypatch.setitem(sys.modules, "torch.nn.attention.varlen", SimpleNamespace(varlen_attn=kernel))
+        backend = LoadedModel(model)
+        with torch.no_grad():
+            losses = backend.scorer.score(ids)
+        name = backend.facts["attention"]
+        assert backend.arithmetic["attention"] == name
+        return losses, name
+
+    wrong = [ran(off=1), ran(off=-1), ran(scale=1.2)]
+    assert {name for _, name in wrong} == {"sdpa"} and max(fed) == 32  # only while checked
+    losses, name = ran()
+    assert name == "sdpa, varlen_attn past sliding windows" and fed == [32, 600]  # in one of two layers
+    assert 0 < (losses - wrong[0][0]).abs().mean() < 0.02
+    assert LoadedModel(model.float()).scorer.kernel == "sdpa"
 
 
 PEAK = """

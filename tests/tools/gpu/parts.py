@@ -279,8 +279,17 @@ def longest_window(bench: Bench) -> None:
 
 
 def sliding_windows(bench: Bench) -> None:
-    """The time and memory of sliding layers past their window, and the estimate."""
+    """The time and memory of sliding layers past their window, and the estimate; the kernel that ran, and blocks."""
     model = build(bench.shapes.gemma3(131072), bench.device, bench.dtype)
+    own, blocks = Scorer(model), Scorer(model)
+    blocks.fused = False
+    bench.show("Gemma-3-1B", attention=own.kernel)
+    ids = torch.tensor(bench.windows(model, 256 if bench.tiny else 8192, 1))
+    with torch.inference_mode():
+        found = own.score(ids)
+        with bench.timed() as timed:
+            apart = (blocks.score(ids) - found).abs()
+    bench.show("Gemma-3-1B", **{"largest difference to blocks": float(apart.max()), "blocks: s": timed.seconds})
     for length in (256, 512) if bench.tiny else (8192, 16384, 32768):
         windows = bench.windows(model, length, 1)
         measured(model, windows, [length])
