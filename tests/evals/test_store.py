@@ -275,6 +275,7 @@ def test_a_finished_run_is_repeated_without_a_forward_pass(whole, out, monkeypat
     measured(out, model=model)
     assert written(out) == written(whole)
     assert any(line.startswith("all ") and line.endswith("are done already; nothing is run") for line in lines)
+    assert not [line for line in lines if line.startswith(("truncation", "memory", "a verdict"))]
 
 
 def test_a_schedule_more_finds_what_it_shares(out, scored):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 
 import pytest
 from configurations import write_checkpoint, write_files
@@ -47,6 +48,12 @@ def test_a_file_gives_its_name_and_as_much_of_its_path_as_is_needed():
 def test_spellings_of_one_schedule_are_one(one, other, same):
     assert is_same(parse(one), parse(other)) is same
     assert bool(repeated([parse(one), parse(other)])) is same
+
+
+def test_two_classes_of_one_name_are_two_schedules():
+    one, other = (dataclass(type("Mine", (), {"__call__": lambda self, rope, length: None})) for _ in range(2))
+    assert is_same(parse(one), parse(one()))
+    assert not is_same(parse(one), parse(other))
 
 
 def test_a_spec_knows_the_file_that_it_came_from(tmp_path):

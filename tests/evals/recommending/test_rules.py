@@ -172,7 +172,7 @@ def test_windows_of_a_document_count_together():
 # --- the race ---
 
 
-@pytest.mark.parametrize("windows", [[1] * 26, [1] * 4, [2, 3, 1, 4, 2], [40], [3, 5], [1] * 7])
+@pytest.mark.parametrize("windows", [[1] * 26, [3] * 4, [2, 3, 1, 4, 2], [40], [3, 5], [1] * 7])
 def test_race_and_decision_share_no_window_and_leave_none_out(windows):
     first, second = split_windows(windows, search=False)
     assert sorted([*first, *second]) == list(range(sum(windows)))

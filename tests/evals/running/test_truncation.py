@@ -141,6 +141,8 @@ def test_what_cannot_be_is_refused(options, said):
 
 
 def test_it_is_written_read_and_continued(tmp_path, monkeypatch):
+    told = []
+    monkeypatch.setattr("ropescale.evals.progress.Notes.tell", lambda self, line, level=0: told.append(line))
     result = perplexity(llama(), IDS, [64, 150], [YARN], truncation_stride=16, out=tmp_path)
     (stored,) = index(tmp_path)["truncation"]
     assert (stored["length"], stored["stride"]) == (64, 16)
@@ -155,6 +157,7 @@ def test_it_is_written_read_and_continued(tmp_path, monkeypatch):
     monkeypatch.setattr(Executor, "score", lambda self, batch: ran.append(self.bos) or score(self, batch))
     again = perplexity(llama(), IDS, [64, 150], [YARN], truncation_stride=16, out=tmp_path)
     assert ran == [] and again.to_dict() == result.to_dict()
+    assert [line[:23] for line in told if line.startswith("truncation")] == ["truncation at stride 16"]  # once
     finer = perplexity(llama(), IDS, [64, 150], [YARN], truncation_stride=8, out=tmp_path)
     assert ran == [None] * len(ran) and ran and finer.truncation.stride == 8
     without = perplexity(llama(), IDS, [64, 150], [YARN], truncation=False, out=tmp_path, force=True)
