@@ -15,7 +15,8 @@ Path = tuple[str, ...]
 
 ORIGINAL = "original_max_position_embeddings"
 LENGTH_KEYS = (
-    "model_max_length max_sequence_length max_seq_length max_seq_len seq_length seq_len n_positions n_ctx".split()
+    "model_max_length max_sequence_length max_seq_length max_seq_len seq_length seq_len n_positions n_ctx "
+    "max_target_positions context_length max_context_length".split()
 )
 """Keys beside ``max_position_embeddings`` that state a context; vLLM and SGLang take most of them as the limit."""
 
@@ -147,9 +148,12 @@ def lengths_in(section: Json, keys: Sequence[str] = LENGTH_KEYS) -> list[StatedL
 
 
 def originals_in(section: Json) -> list[StatedLength]:
-    """Returns the original lengths that other parts of a section state, such as ``dual_chunk_attention_config``."""
+    """Returns the original lengths that other keys state, as in ``dual_chunk_attention_config`` or by gpt-oss."""
     parts = [(name, part) for name, part in section.items() if "rope" not in name and isinstance(part, Mapping)]
-    return [StatedLength(value, f"{name}.{ORIGINAL}") for name, part in parts if is_length(value := part.get(ORIGINAL))]
+    inner = [
+        StatedLength(value, f"{name}.{ORIGINAL}") for name, part in parts if is_length(value := part.get(ORIGINAL))
+    ]
+    return inner + lengths_in(section, ["initial_context_length"])
 
 
 def is_length(value: object) -> TypeGuard[int]:

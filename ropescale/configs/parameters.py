@@ -10,7 +10,7 @@ from ..files import Json
 from ..output.formatting import brief, listed
 from . import class_defaults
 from .class_defaults import ALL_LAYERS, PARTIAL_NAMES, THETA_NAMES
-from .section import LARGEST_THETA, Parameters, Section, is_name, normalised, number, share, whole
+from .section import LARGEST_THETA, RENAMED_BY, Parameters, Section, is_name, normalised, number, share, whole
 
 _MOST_TYPES = 64
 """The largest accepted number of layer types with separate tables."""
@@ -209,6 +209,11 @@ def _ignored_forms(section: Section) -> Iterator[tuple[bool, str]]:
     model_type, own = section.model_type, None if "rope_type" in section.old else section.old.get("type")
     kinds = [*(section.default_parameters or section.defaults.get("layer_types", ()))]
     types = ", ".join(kinds)
+    for stated in (section.new, section.old):
+        old = str(stated.get("rope_type") or stated.get("type"))
+        if old in RENAMED_BY and section.is_known:
+            lacks = model_type.removesuffix("_text") not in RENAMED_BY[old]
+            yield lacks, f"{model_type} has no rope type {brief(old)}, and transformers stops; write its present name"
     yield (
         own not in (None, "default") and bool(section.defaults.get("ignores_type")),
         f"rope_scaling has type {brief(own)}, and {model_type} only reads rope_type there, so transformers computes "

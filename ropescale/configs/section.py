@@ -21,6 +21,8 @@ Parameters = dict[str, object]
 """Rope parameters under the keys of transformers 5."""
 
 _RENAMED_TYPES = {"su": "longrope", "mrope": "default"}
+RENAMED_BY = {"su": ("phi3", "phi4_multimodal"), "mrope": ("qwen2_vl", "qwen2_5_vl")}
+"""The model types, also with ``_text``, whose classes know these old names of rope types."""
 
 
 @dataclass(frozen=True)

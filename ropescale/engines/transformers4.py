@@ -8,6 +8,7 @@ from typing import ClassVar
 from ..configs import class_defaults
 from ..configs.class_defaults import ALL_LAYERS
 from ..configs.configuration import Configuration, unread_by_v4
+from ..configs.finding import ORIGINAL
 from .base import EVERY, Command, Difference, Engine, Layers, Serving
 from .model_code import is_in_transformers
 from .transformers5 import foreign_code, keeps_state, lacked
@@ -120,6 +121,14 @@ def _in_no_version(layers: Layers) -> Iterator[Difference]:
     if model_type.startswith("hunyuan_v1") and kind == "dynamic":
         text = f"supports dynamic scaling of {model_type} only with a fixed alpha, and stops with a KeyError"
         yield Difference.stops(text, "stops with a KeyError")
+    where = layers.section if kind == "longrope" else layers.parameters
+    if kind == "llama3" and ORIGINAL not in where:
+        yield Difference.stops(f"stops without {ORIGINAL} in rope_scaling", "stops with a KeyError")
+    taken = where.get(ORIGINAL, layers.rope.max_length)
+    if kind in ("yarn", "longrope") and taken != layers.rope.original_length:
+        place = "at the top level" if kind == "longrope" else "in rope_scaling"
+        text = f"reads the original length only {place}, and takes {taken:,} tokens"
+        yield Difference("original length", "recomputed", str(taken), text)
     if kind == "proportional":
         text = "does not support proportional RoPE and stops with a KeyError"
         yield Difference.stops(text, "stops with a KeyError")

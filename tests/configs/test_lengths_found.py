@@ -25,6 +25,7 @@ DRAFT = LLAMA31 | {"max_position_embeddings": 2048, "architectures": ["LlamaForC
 DUAL = {"chunk_size": 262144, "local_size": 8192, "original_max_position_embeddings": 262144}
 ORIGINAL = "rope_scaling.original_max_position_embeddings"
 MAXIMUM = "max_position_embeddings"
+INITIAL = "initial_context_length"
 DEFAULT = f"{MAXIMUM}, the default of llama"
 FOUND = {
     "vicuna-16k": (VICUNA, 4096, MAXIMUM, 16384, f"factor 4 x {MAXIMUM}"),
@@ -61,6 +62,7 @@ FOUND = {
         MAXIMUM,
     ),
     "an own key": (plain("gpt_neox", 64, 4, 2048) | {"seq_length": 2048}, 2048, MAXIMUM, 2048, MAXIMUM),
+    "gpt-oss's own key": (LLAMA | {MAXIMUM: 131072, INITIAL: 4096}, 4096, INITIAL, 131072, MAXIMUM),
     "a class default": ({"model_type": "llama"}, 2048, DEFAULT, 2048, DEFAULT),
 }
 
@@ -82,6 +84,7 @@ def test_inspect_shows_the_lengths_and_where_they_come_from(name, tmp_path, ran)
 
 
 ASKS = "give the original length"
+KEYS = ("target_positions", "context_length", "seq_len")
 PATCHED = [
     (COMMAND_R, {"schedule": "yarn:factor=2"}, ASKS),
     (COMMAND_R, {"schedule": "yarn:factor=2", "original_length": "128k"}, 262144),
@@ -97,6 +100,7 @@ PATCHED = [
     (VICUNA, {"schedule": "yarn:factor=8", "replace_scaling": True}, 32768),
     (LINEAR4, {"schedule": "yarn:factor=8", "replace_scaling": True}, ASKS),
     (LLAMA31, {"schedule": "yarn:factor=2", "on_top": True}, 262144),
+    *((LLAMA | {f"max_{each}": 8192}, {"schedule": "yarn:factor=2"}, ASKS) for each in KEYS),
     (LLAMA31 | {MAXIMUM: 100000}, {"schedule": "yarn:factor=32", "replace_scaling": True}, 262144),
     (LLAMA | {MAXIMUM: 65536, "rope_scaling": YARN4}, {"schedule": "linear:factor=2", "on_top": True}, ASKS),
 ]

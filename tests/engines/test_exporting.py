@@ -629,6 +629,32 @@ def test_attention_in_chunks_is_claimed_only_as_the_engine_has_it(engine, name, 
     assert (done.error is None, done.how != "not known") == (known, known)
 
 
+@pytest.mark.parametrize(
+    ("kind", "original", "engine", "said"),
+    [
+        ("llama3", None, "llama.cpp", "its converter takes an original length of 8,192 tokens, because"),
+        ("yarn", None, "llama.cpp", "its converter stops without an original length in config.json"),
+        ("llama3", "top", "transformers4", "stops without original_max_position_embeddings in rope_scaling"),
+        ("yarn", "top", "transformers4", "reads the original length only in rope_scaling, and takes 2,048 tokens"),
+        ("longrope", "inside", "transformers4", "reads the original length only at the top level, and takes 2,048"),
+        ("yarn", None, "mlx-lm", "'original_max_position_embeddings': 2048"),
+        ("llama3", "top", "mlx-lm", "'original_max_position_embeddings': 512"),
+        ("llama3", "inside", "mlx-lm", "mlx_lm.server"),
+    ],
+)
+def test_an_original_length_that_stands_where_an_engine_does_not_look_is_given_or_named(
+    kind, original, engine, said, tmp_path, capsys
+):
+    lists = {"short_factor": [1.0] * 32, "long_factor": [2.0] * 32}
+    scaling = {"rope_type": kind, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, **lists}
+    config = LLAMA | {"max_position_embeddings": 2048, "rope_scaling": scaling}
+    if original:
+        (scaling if original == "inside" else config)["original_max_position_embeddings"] = 512
+    folder = write_checkpoint(tmp_path, config)
+    assert main(["export", str(folder), "--for", engine]) == (engine != "mlx-lm")
+    assert said in "".join(capsys.readouterr())
+
+
 @pytest.mark.parametrize(("name", "whole"), [("qwen3_vl", True), ("qwen3_vl_moe", False)])
 def test_sglang_is_told_a_schedule_where_its_model_file_reads_it(name, whole, tmp_path):
     """Loading copies the inner keys to the top level before it takes overrides, and qwen3_vl.py reads those."""

@@ -266,10 +266,13 @@ def test_a_multimodal_configuration_changes_in_its_text_section_alone():
     assert_same_tables(read_back(new), stock_tables({k: v for k, v in new.items() if k != "vision_config"}))
 
 
+MROPE = LLAMA | {"model_type": "qwen2_vl_text", "rope_scaling": {"type": "mrope", "mrope_section": [8, 12, 12]}}
+
+
 @pytest.mark.parametrize(
     ("config", "key", "value"),
     [
-        (LLAMA | {"rope_scaling": {"type": "mrope", "mrope_section": [8, 12, 12]}}, "mrope_section", [8, 12, 12]),
+        (MROPE, "mrope_section", [8, 12, 12]),
         (MINISTRAL3, "llama_4_scaling_beta", 0.1),
         (MINISTRAL3, "original_max_position_embeddings", 16384),  # which its queries grow by
         (MODELS["stablelm"], "partial_rotary_factor", 0.25),
@@ -746,6 +749,10 @@ def test_a_scaling_without_its_type_or_mrope_without_its_sections_is_refused_by_
             )
             assert said in refused(*words)
     whole = {"rope_scaling": {"type": "mrope", "mrope_section": [4, 2, 2]}}
+    for kind in ("mrope", "su"):  # names that few classes know
+        write_checkpoint(tmp_path, LLAMA | {"rope_scaling": {**whole["rope_scaling"], "type": kind}})
+        for words in (["inspect", folder], [*patch, "as-is"], export):
+            assert f"llama has no rope type '{kind}', and transformers stops; write its present name" in refused(*words)
     ran("patch", write_checkpoint(tmp_path, config | whole), "--dry-run", "--schedule", "yarn:factor=2")
 
 
