@@ -65,6 +65,11 @@ class LlamaCppEngine(Engine):
         if route is None:
             return []
         of = serving.model if route == "converted" else serving.source.folder or serving.model
+        if route == "patched":
+            folder = argument(f"{PurePath(of).name}-{serving.length}")
+            write = shell("ropescale", "patch", of, "-o", folder, *_spec(serving))
+            note = f"{folder}.gguf is the output of llama.cpp's convert_hf_to_gguf.py for {folder}"
+            return [Command("sh", write), Command("sh", _server(serving, f"{folder}.gguf"), note)]
         gguf = argument(f"{PurePath(of).name}.gguf")
         original = "" if of == serving.model else "; use the unpatched file, because these commands apply the schedule"
         made_of = f"{gguf} is the output of llama.cpp's convert_hf_to_gguf.py for {of}{original}"
@@ -80,7 +85,7 @@ class LlamaCppEngine(Engine):
         route, of_file = route_of(serving), list(converted(layers))
         if route is None:
             yield from _refused(serving, layers)
-        elif route == "converted":
+        elif route in ("converted", "patched"):
             yield from of_file
         else:
             yield from converted_softmax_scale(layers)
@@ -114,11 +119,12 @@ def _spec(serving: Serving) -> tuple[str, ...]:
     return ("--schedule", table, "--target-length", str(serving.length), *vendors)
 
 
-def route_of(serving: Serving) -> Literal["options", "table", "converted"] | None:
+def route_of(serving: Serving) -> Literal["options", "table", "converted", "patched"] | None:
     """Returns the route by which llama.cpp receives the schedule, or None if there is none.
 
-    ``options`` and ``table`` (``ropescale gguf``) apply to the vendor's weights. If the vendor scaled the model, only
-    ``table`` works, because no option removes the keys and tables that the converter writes for that scaling.
+    ``converted`` is a file from the folder, and ``patched`` one from a folder that is patched first. ``options`` and
+    ``table`` (``ropescale gguf``) apply to the vendor's weights. If the vendor scaled the model, only ``table`` and
+    ``patched`` work, because no option removes the keys and tables that the converter writes for that scaling.
     """
     if not any(map(architecture, serving.layers)):  # no type that the converter supports
         return None
@@ -130,7 +136,10 @@ def route_of(serving: Serving) -> Literal["options", "table", "converted"] | Non
         return "options"
     if tabled:
         return "table"
-    return "converted" if serving.is_written and _survives(serving) and _reaches(_changed(serving)) else None
+    if not _survives(serving) or not _reaches(_changed(serving)):
+        return None
+    unwritten = "patched" if _spec(serving) else None
+    return "converted" if serving.is_written else unwritten
 
 
 def _survives(serving: Serving) -> bool:

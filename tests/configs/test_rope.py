@@ -45,7 +45,6 @@ LINEAR = {"rope_type": "linear", "factor": 8.0}
 YARN_8 = YARN_32 | {"factor": 8.0, "truncate": True}
 
 UNKNOWN = LLAMA | {"model_type": "brandnew", "rope_theta": 3e4}
-MROPE = {"type": "mrope", "mrope_section": [16, 24, 24]}
 CONFIGS: dict[str, dict[str, Any]] = {
     "v4 llama with an explicit head_dim": LLAMA | {"rope_theta": 1e6, "head_dim": 96},
     "v4 llama, dynamic": LLAMA | {"rope_theta": 5e5, "rope_scaling": {"type": "dynamic", "factor": 2.0}},
@@ -76,7 +75,6 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "dbrx under its own names": of("dbrx", d_model=96, n_heads=3, max_seq_len=1234),
     "llama4, multimodal": of("llama4", text_config=of("llama4_text", head_dim=64, rope_theta=4e5)),
     "bailing, whose class has another theta": of("bailing_hybrid", rope_scaling=LINEAR),
-    "qwen2-vl": of("qwen2_vl", text_config=of("qwen2_vl_text", rope_scaling=MROPE)),
 }
 
 
