@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,9 +40,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Here and not in pyproject.toml, which is not there when the tests run against a wheel."""
     config.addinivalue_line("markers", "slow: takes more than a few seconds; continuous integration runs it")
     config.addinivalue_line("markers", "long: slow, and strikes at random for minutes; run last where there is time")
-    config.addinivalue_line(
-        "markers", "engines: runs other versions or other engines, in environments made once (`make engines`)"
-    )
+    config.addinivalue_line("markers", "engines: other versions or engines, in environments made once (`make engines`)")
 
 
 def pytest_collection_finish() -> None:
@@ -72,17 +71,9 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Runs a fresh interpreter that sees the same ropescale as this one: ``python("-c", "...", cwd=...)``."""
     elsewhere = tmp_path_factory.mktemp("elsewhere")
 
-    def run(
-        *words: str, cwd: Path | None = None, env: dict[str, str] | None = None
-    ) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, *words],
-            cwd=cwd or elsewhere,
-            env=environment(**(env or {})),
-            capture_output=True,
-            text=True,
-            timeout=600,
-        )
+    def run(*words: str, cwd: Path | None = None, env: dict[str, str] | None = None) -> Any:
+        where = {"cwd": cwd or elsewhere, "env": environment(**(env or {}))}
+        return subprocess.run([sys.executable, *words], **where, capture_output=True, text=True, timeout=600)
 
     return run
 

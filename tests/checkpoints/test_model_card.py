@@ -91,9 +91,8 @@ def test_no_command_of_a_card_runs_anything_and_each_has_the_name(name, tmp_path
     stand_in = 'said() { for word in "$@"; do printf "%s\\0" "$word"; done; }\n'
     stand_in += "".join(f'{command}() {{ said {command} "$@"; }}\n' for command in ("vllm", "python", "ropescale"))
     stand_in += 'function llama-server { said llama-server "$@"; }\n'
-    done = subprocess.run(
-        ["bash", "-c", (stand_in + script).encode("utf-8", "surrogateescape")], cwd=tmp_path, capture_output=True
-    )
+    words = ["bash", "-c", (stand_in + script).encode("utf-8", "surrogateescape")]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True)
     assert done.stderr == b""
     words = done.stdout.split(b"\0")
     assert [path.name for path in tmp_path.iterdir()] == []

@@ -114,18 +114,14 @@ def test_a_checkpoint_that_was_patched_in_place_is_left_with_its_backup(source, 
             patch_checkpoint(other, source, "yarn:factor=4", force=forced)
 
 
-@pytest.mark.parametrize(
-    "record", ["", "{}", '{"schema": 1}', "[]", "\0", '{"schema": 1, "files": {"thesis.txt": {}}}']
-)
+@pytest.mark.parametrize("record", ["", "{}", '{"schema": 1}', "[]", "\0", '{"schema": 1, "files": {"thesis.txt":{}}}'])
 def test_a_file_of_the_records_name_gives_no_leave_to_delete(source, tmp_path, record):
     fake = write_files(tmp_path / "fake", {"thesis.txt": "years of work", "ropescale.json": record})
     with untouched(tmp_path, r"fake/ropescale.json.*yours.*remove"):
         force(source, fake)
 
 
-@pytest.mark.parametrize(
-    "name", ["../thesis.txt", "/etc/passwd", "a/../../thesis.txt", "..\\a", "C:\\a", "", ".", "\0"]
-)
+@pytest.mark.parametrize("name", ["../thesis.txt", "/etc/passwd", "a/../../x", "..\\a", "C:\\a", "", ".", "\0"])
 def test_a_record_reaches_nothing_outside_its_folder(source, out, tmp_path, name):
     plant(tmp_path / "thesis.txt")
     files = read(out / "ropescale.json")["files"]
@@ -174,9 +170,7 @@ def test_an_output_that_appears_meanwhile_is_left(source, tmp_path, monkeypatch,
 
 
 @pytest.mark.parametrize("earlier", [True, False])
-def test_a_file_that_appears_in_an_earlier_result_or_an_empty_folder_meanwhile_is_left(
-    source, tmp_path, monkeypatch, earlier
-):
+def test_a_file_that_appears_meanwhile_in_an_earlier_result_or_folder_stays(source, tmp_path, monkeypatch, earlier):
     out = tmp_path / "out"
     patch_checkpoint(source, out, "linear:factor=2") if earlier else out.mkdir()
     before = tree(out)
@@ -333,18 +327,16 @@ def test_two_commands_do_not_change_one_checkpoint_at_once(source):
 # Signals
 
 
-@pytest.mark.parametrize(
-    ("number", "code", "word"), [(signal.SIGTERM, 143, "terminated"), (signal.SIGINT, 130, "interrupted")]
-)
+@pytest.mark.parametrize(("number", "word"), [(signal.SIGTERM, "terminated"), (signal.SIGINT, "interrupted")])
 @pytest.mark.parametrize("options", [[], ["--force"]])
-def test_a_signal_leaves_nothing_behind_and_says_so(source, tmp_path, monkeypatch, ran, number, code, word, options):
+def test_a_signal_leaves_nothing_behind_and_says_so(source, tmp_path, monkeypatch, ran, number, word, options):
     out = tmp_path / "out"
     if options:
         patch_checkpoint(source, out, "linear:factor=2")
     during(monkeypatch, lambda: os.kill(os.getpid(), number))
     handler = signal.getsignal(number)
     with unchanged(tmp_path):
-        said = ran("patch", source, "-o", out, "--schedule", "yarn:factor=4", *options, code=code).err
+        said = ran("patch", source, "-o", out, "--schedule", "yarn:factor=4", *options, code=128 + number).err
     assert said.strip().startswith(word)
     assert signal.getsignal(number) == handler
 
@@ -392,10 +384,7 @@ def test_the_folder_that_one_is_in_is_never_replaced_nor_the_one_above(source, t
     [
         (lambda backup: (backup / "config.json").write_text("{}"), "ropescale-backup/config.json is"),
         (lambda backup: (backup / "config.json").unlink(), "ropescale-backup/config.json is"),
-        (
-            lambda backup: (backup / "manifest.json").unlink(),
-            "manifest.json does not list the copy of config.json",
-        ),
+        (lambda backup: (backup / "manifest.json").unlink(), "manifest.json does not list the copy of config.json"),
     ],
 )
 def test_a_backup_without_its_originals_or_its_manifest_restores_nothing_and_says_so(source, damage, words):

@@ -73,8 +73,6 @@ def test_every_way_to_ask_builds_on_the_same_ground(source, tmp_path, ran):
     asked = ["--schedule", "linear:factor=2", "--on-top", "--json"]
     shown = json.loads(ran("inspect", own, *asked).out)["layers"]["all"]
     assert [pair["new_inv_freq"] for pair in shown["table"]] == pytest.approx(recorded)
-    served = [
-        json.loads(ran("export", folder, "--for", "vllm", *more).out)
-        for folder, more in ((own, asked), (out, ["--json"]))
-    ]
+    vllm = ((own, asked), (out, ["--json"]))
+    served = [json.loads(ran("export", folder, "--for", "vllm", *more).out) for folder, more in vllm]
     assert served[0]["length"] == served[1]["length"] == 512

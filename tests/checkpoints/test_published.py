@@ -62,12 +62,7 @@ WHOLE, BIN, SHARD, SHARD_BIN = "model.safetensors", "pytorch_model.bin", "model-
     [
         ([WHOLE], WHOLE, [SHARD], f"transformers loads {WHOLE}, vLLM 0 (nothing)"),
         ([WHOLE, SHARD], WHOLE, [SHARD], f"transformers loads {WHOLE}, vLLM 1 ({SHARD})"),
-        (
-            [WHOLE, "old.safetensors"],
-            None,
-            [],
-            f"transformers loads {WHOLE}, vLLM 2 ({WHOLE}, old.safetensors)",
-        ),
+        ([WHOLE, "old.safetensors"], None, [], f"transformers loads {WHOLE}, vLLM 2 ({WHOLE}, old.safetensors)"),
         ([BIN, "old.safetensors"], None, [], f"transformers loads {BIN}, vLLM 1 (old.safetensors)"),
         ([BIN, SHARD_BIN], BIN, [SHARD_BIN], f"transformers loads {BIN}, vLLM 2 ({SHARD_BIN}, {BIN})"),
         ([BIN, SHARD], WHOLE, [SHARD], None),
@@ -81,9 +76,7 @@ WHOLE, BIN, SHARD, SHARD_BIN = "model.safetensors", "pytorch_model.bin", "model-
         ([WHOLE], WHOLE, [WHOLE, "lost.safetensors"], "lacks 1 of the 2 files in model.safetensors.index.json"),
     ],
 )
-def test_of_two_sets_of_weights_those_that_transformers_and_vllm_load_are_told_apart(
-    source, tmp_path, names, index, shards, said
-):
+def test_of_two_sets_of_weights_what_transformers_and_vllm_load_is_said(source, tmp_path, names, index, shards, said):
     (source / WHOLE).unlink()
     for name in names:
         (source / name).write_bytes(b"weights")
@@ -95,9 +88,8 @@ def test_of_two_sets_of_weights_those_that_transformers_and_vllm_load_are_told_a
             ropescale.patch_checkpoint(source, tmp_path / "out", "yarn:factor=2")
         return
     warnings = ropescale.patch_checkpoint(source, tmp_path / "out", "yarn:factor=2").warnings
-    assert [text for text in warnings if "transformers loads" in text] == (
-        [] if said is None else [said_of(source, said)]
-    )
+    wanted = [] if said is None else [said_of(source, said)]
+    assert [text for text in warnings if "transformers loads" in text] == wanted
 
 
 def said_of(source, said):

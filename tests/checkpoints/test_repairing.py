@@ -62,7 +62,5 @@ def test_a_maximum_that_stays_by_intention_is_a_remark_and_any_other_a_limit(tmp
     assert any("max_position_embeddings stays 64 under linear" in warning for warning in report.warnings)
     ropescale.patch_checkpoint(tmp_path / "source", tmp_path / "yarn", "yarn:factor=4")
     edit(tmp_path / "yarn", max_position_embeddings=64)
-    with pytest.raises(
-        VerificationError, match=r"frequencies are live.*max_position_embeddings is 64, below the target length of 256"
-    ):
+    with pytest.raises(VerificationError, match=r"frequencies are live.*max_position_embeddings is 64, below.* of 256"):
         ropescale.verify(tmp_path / "yarn")

@@ -28,9 +28,7 @@ def test_schedules_are_completed_by_name(words):
     assert offered(*words) == [("plain", name) for name in names()]
 
 
-@pytest.mark.parametrize(
-    "words", [["verify"], ["eval", "m", "--data"], ["patch", "m", "-o"], ["patch", "m", "--schedule"]]
-)
+@pytest.mark.parametrize("words", [["verify"], ["eval", "m", "--data"], ["patch", "m", "-o"], ["patch", "--schedule"]])
 def test_paths_are_left_to_the_shell(words):
     assert offered(*words, last="./some") == [("file", "./some")]
 

@@ -90,9 +90,7 @@ def naive_losses(model, length):
 
 
 @pytest.mark.parametrize(("given", "dtype"), [("float32", "float32"), ("bf16", "bfloat16")])
-def test_json_has_every_digit_and_equals_the_naive_loop_in_the_dtype_asked_for(
-    evaluate, checkpoint, tmp_path, given, dtype
-):
+def test_json_has_every_digit_and_equals_the_naive_loop_in_any_dtype(evaluate, checkpoint, tmp_path, given, dtype):
     words = ["--lengths", "64", "--lengths", "16,32", "--windows", "1", "--dtype", given]
     out, _ = evaluate(*words, "--json", "-o", tmp_path / "OUT")
     assert ("bfloat16 rounds" in (tmp_path / "OUT" / "REPORT.md").read_text()) is (dtype == "bfloat16")

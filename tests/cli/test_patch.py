@@ -136,9 +136,8 @@ def test_layers_and_words_about_scaling_reach_the_plan(patch, model):
 def test_patching_again_says_what_is_undone(patch, ran):
     assert "patched this checkpoint before" not in patch("--schedule", "yarn:factor=4").err
     captured = ran("patch", "out", "-o", "again", "--schedule", "linear:factor=2")
-    assert captured.err.startswith(
-        "note: ropescale patched this checkpoint before (yarn:factor=4); the new schedule replaces that one\n"
-    )
+    note = "note: ropescale patched this checkpoint before (yarn:factor=4); the new schedule replaces that one\n"
+    assert captured.err.startswith(note)
     assert rows(captured.out)["length"] == "256 x 2 = 512 tokens"
     said = ran("patch", "out", "-o", "top", "--schedule", "linear:factor=2", "--on-top").err
     assert "before (yarn:factor=4); the new schedule goes on top" in said

@@ -45,13 +45,8 @@ def test_a_result_repeats_itself_from_the_file_beside_it(words, ran, checkpoint,
 
 
 def test_the_command_line_goes_before_the_file(evaluate, checkpoint, texts):
-    given = {
-        "model": checkpoint,
-        "data": f"{texts}/a.txt",
-        "lengths": [32],
-        "schedule": ["yarn:factor=2"],
-        "truncation": False,
-    }
+    given = {"model": checkpoint, "data": f"{texts}/a.txt", "lengths": [32], "truncation": False}
+    given["schedule"] = ["yarn:factor=2"]
     out, _ = evaluate(given, "--schedule", "linear:factor=2", "--lengths", "64")
     assert "linear:factor=2" in out and "yarn" not in out
     assert "| perplexity " in out and " 64 |" in out and " 32 |" not in out

@@ -65,9 +65,8 @@ def test_ctrl_c_says_once_what_is_kept(search, tmp_path, monkeypatch, after, sai
     ],
 )
 def test_wrong_input_is_one_line_and_nothing_is_written(refused, checkpoint, texts, tmp_path, words, said):
-    asked = [
-        each for flag, value in zip(WORDS[::2], WORDS[1::2], strict=True) if flag not in words for each in (flag, value)
-    ]
+    pairs = zip(WORDS[::2], WORDS[1::2], strict=True)
+    asked = [each for flag, value in pairs if flag not in words for each in (flag, value)]
     assert said in refused("search", checkpoint, "--data", texts, *asked, *words, "-o", tmp_path / "factors.json")
     assert list(tmp_path.iterdir()) == []
 

@@ -158,7 +158,7 @@ def test_notes_that_cannot_be_written_end_nothing(checkpoint, texts, tmp_path, c
         "demo -o /proc/new",
     ],
 )
-def test_a_folder_that_cannot_be_written_and_a_dangling_link_are_refused_before_any_work(
+def test_an_unwritable_folder_and_a_dangling_link_are_refused_before_any_work(
     words, refused, checkpoint, texts, tmp_path
 ):
     if "gguf" in words:

@@ -21,9 +21,8 @@ from ropescale.configs.class_defaults import EARLIER, LOWEST, release, table_of
 from ropescale.configs.configuration import read_rope
 from ropescale.errors import ConfigError, RopescaleError
 
-TYPES = sorted(
-    key for key, entry in class_defaults.load().items() if entry and "text" not in entry and key in CONFIG_MAPPING
-)
+LOADED = class_defaults.load().items()
+TYPES = sorted(key for key, entry in LOADED if entry and "text" not in entry and key in CONFIG_MAPPING)
 
 NOT_READABLE = {
     "blt": "four sub-models",  # keeps a rotary embedding in each, and none of its own
@@ -95,11 +94,8 @@ def test_before_5_17_a_scaled_phi_turned_its_class_s_own_part_of_a_head(monkeypa
     monkeypatch.setattr(class_defaults, "load", lambda: table_of(json.loads(EARLIER.read_text()), version))
     scaled = {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4, "partial_rotary_factor": 0.4}
     phi, plain = {"model_type": "phi", "rope_parameters": scaled}, scaled | {"rope_type": "default"}
-    for config, share in (
-        (phi, partial),
-        (phi | {"rope_parameters": plain}, 0.4),
-        (phi | {"partial_rotary_factor": 0.4}, 0.4),
-    ):
+    others = ({"rope_parameters": plain}, {"partial_rotary_factor": 0.4})
+    for config, share in ((phi, partial), *((phi | other, 0.4) for other in others)):
         assert read_rope(config)["all"].rotary_dim == int(64 * share)
 
 
@@ -237,9 +233,7 @@ NAMED = [
 
 @pytest.mark.parametrize(("model_type", "ours", "theirs"), NAMED)
 @pytest.mark.parametrize("stated", [(1, 2), (2, 1), (1, None), (None, 1)])
-def test_a_field_with_two_names_reads_as_the_one_that_transformers_prefers_and_is_written_so(
-    model_type, ours, theirs, stated
-):
+def test_a_field_with_two_names_is_read_and_written_as_the_one_transformers_prefers(model_type, ours, theirs, stated):
     size = class_defaults.load()[model_type].get(ours) or 64
     switch = {"use_mem_rope": True} if model_type == "zamba2" else {}
     both = {name: size * times for name, times in zip((ours, theirs), stated) if times}

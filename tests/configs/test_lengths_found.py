@@ -27,40 +27,20 @@ ORIGINAL = "rope_scaling.original_max_position_embeddings"
 MAXIMUM = "max_position_embeddings"
 INITIAL = "initial_context_length"
 DEFAULT = f"{MAXIMUM}, the default of llama"
+DUAL_ORIGINAL = f"dual_chunk_attention_config.{ORIGINAL.partition('.')[2]}"
+OF_YARN4 = 32768, ORIGINAL, 131072, f"factor 4 x {ORIGINAL}"
+QWEN3_40K = plain("qwen3", 64, 4, 40960, head_dim=16)
+DUAL_CHUNK = plain("qwen2", 64, 4, 1010000) | {"dual_chunk_attention_config": DUAL}
+DUAL_4K = QWEN3_40K | {"dual_chunk_attention_config": DUAL | {"original_max_position_embeddings": 4096}}
 FOUND = {
     "vicuna-16k": (VICUNA, 4096, MAXIMUM, 16384, f"factor 4 x {MAXIMUM}"),
     "llama 3.1": (LLAMA31, 8192, ORIGINAL, 131072, MAXIMUM),
     "a draft head": (DRAFT, 8192, ORIGINAL, 2048, MAXIMUM),
     "command-r": (COMMAND_R, 8192, MAXIMUM, 8192, MAXIMUM),
-    "yarn, the maximum left": (
-        LLAMA | {MAXIMUM: 32768, "rope_scaling": YARN4},
-        32768,
-        ORIGINAL,
-        131072,
-        f"factor 4 x {ORIGINAL}",
-    ),
-    "qwen3 with its card's yarn": (
-        plain("qwen3", 64, 4, 40960, head_dim=16) | {"rope_scaling": YARN4},
-        32768,
-        ORIGINAL,
-        131072,
-        f"factor 4 x {ORIGINAL}",
-    ),
-    "dual chunk attention": (
-        plain("qwen2", 64, 4, 1010000) | {"dual_chunk_attention_config": DUAL},
-        262144,
-        "dual_chunk_attention_config.original_max_position_embeddings",
-        1010000,
-        MAXIMUM,
-    ),
-    "an original elsewhere": (
-        plain("qwen3", 64, 4, 40960, head_dim=16)
-        | {"dual_chunk_attention_config": DUAL | {"original_max_position_embeddings": 4096}},
-        4096,
-        "dual_chunk_attention_config.original_max_position_embeddings",
-        40960,
-        MAXIMUM,
-    ),
+    "yarn, the maximum left": (LLAMA | {MAXIMUM: 32768, "rope_scaling": YARN4}, *OF_YARN4),
+    "qwen3 with its card's yarn": (QWEN3_40K | {"rope_scaling": YARN4}, *OF_YARN4),
+    "dual chunk attention": (DUAL_CHUNK, 262144, DUAL_ORIGINAL, 1010000, MAXIMUM),
+    "an original elsewhere": (DUAL_4K, 4096, DUAL_ORIGINAL, 40960, MAXIMUM),
     "an own key": (plain("gpt_neox", 64, 4, 2048) | {"seq_length": 2048}, 2048, MAXIMUM, 2048, MAXIMUM),
     "gpt-oss's own key": (LLAMA | {MAXIMUM: 131072, INITIAL: 4096}, 4096, INITIAL, 131072, MAXIMUM),
     "a class default": ({"model_type": "llama"}, 2048, DEFAULT, 2048, DEFAULT),
@@ -215,7 +195,7 @@ SECTIONS = [
 
 
 @pytest.mark.parametrize(("model_type", "path"), SECTIONS)
-def test_a_language_models_section_is_read_and_written_under_its_own_name_and_an_unknown_type_is_named(
+def test_a_language_models_section_is_read_and_written_under_its_name_and_unknown_types_named(
     model_type, path, tmp_path
 ):
     config = LLAMA
@@ -280,13 +260,7 @@ def test_the_tool_prints_what_is_read_in_a_folder_of_configurations(tmp_path, mo
     monkeypatch.setattr("sys.argv", ["read_configs.py", str(tmp_path)])
     read_configs.main()
     first, second = capsys.readouterr().out.splitlines()[2:]
-    read = [
-        "llm_config (llama)",
-        "4,096 (max_position_embeddings)",
-        "16,384 (factor 4 x ",
-        "32 of head 64",
-        "linear x4",
-    ]
+    read = ["llm_config (llama)", "4,096 (max_position_embeddings)", "16,384 (factor 4 ", "32 of head 64", "linear x4"]
     assert all(words in first for words in read) and "refused: " in second and "lacks rope_theta" in second
 
 

@@ -19,10 +19,7 @@ FILES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "missing folder": (shutil.rmtree, "model"),
     "empty folder": (lambda m: [path.unlink() for path in m.iterdir()], "model has no config.json"),
     "no config": (lambda m: (m / "config.json").unlink(), "model has no config.json"),
-    "config is a folder": (
-        lambda m: [(m / "config.json").unlink(), (m / "config.json").mkdir()],
-        "is a folder, not a regular file",
-    ),
+    "config is a folder": (lambda m: [(m / "config.json").unlink(), (m / "config.json").mkdir()], "is a folder, not"),
     "a file": (lambda m: [shutil.rmtree(m), m.write_text("x")], "model is a file"),
     "not JSON": (lambda m: (m / "config.json").write_text("model_type: llama"), "is not valid JSON (line 1, column 1"),
     "truncated": (lambda m: (m / "config.json").write_text(json.dumps(CONFIG)[:-20]), "is not valid JSON"),
@@ -121,9 +118,8 @@ def test_an_existing_output_is_refused_and_a_dry_run_shows_what_would_be_written
     write_files(Path("out"), {"mine.txt": "mine"})
     Path("empty").mkdir()
     Path("link").symlink_to("empty")
-    refused(
-        capsys, [word.replace("out", "link") for word in PATCH], "link was not written by ropescale (a symbolic link)"
-    )
+    words = [word.replace("out", "link") for word in PATCH]
+    refused(capsys, words, "link was not written by ropescale (a symbolic link)")
     said = "out was not written by ropescale (no ropescale.json), so it is never replaced; choose another folder"
     refused(capsys, PATCH, f"{said} (-o)")
     shown = ran(*PATCH, "--dry-run")

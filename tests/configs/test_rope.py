@@ -189,17 +189,14 @@ CONTRADICTIONS = {
         GEMMA3 | {"rope_local_base_freq": 1e4, "rope_parameters": {"sliding_attention": THETA_INSIDE}},
         ("1000000.0 in rope_parameters for sliding_attention", "rope_local_base_freq is 10000.0 at the top level"),
     ),
-    "two trained lengths": (
-        LLAMA31 | {"original_max_position_embeddings": 4096},
-        ("original_max_position_embeddings is 4096 at the top level", "8192 inside"),
-    ),
+    "two trained lengths": (LLAMA31 | {"original_max_position_embeddings": 4096}, ("is 4096 at the top", "8192 in")),
     "a trained length that phi3's class overrides": (
         without(PHI3_128K, "original_max_position_embeddings")
         | {"rope_scaling": {"type": "longrope", **LISTS, "original_max_position_embeddings": 8192}},
         ("4096 by phi3's default", "8192 inside"),
     ),
-    "type and rope_type": (
-        LLAMA | {"rope_scaling": {"type": "linear", "rope_type": "dynamic", "factor": 2.0}},
+    "two types": (
+        LLAMA | {"rope_scaling": LINEAR | {"rope_type": "dynamic"}},
         ("rope_type 'dynamic'", "type 'linear'"),
     ),
     "flat rope_parameters on a model with a table per layer type": (
@@ -210,10 +207,7 @@ CONTRADICTIONS = {
         LLAMA | {"rope_parameters": {"full_attention": THETA_INSIDE}},
         ("llama keeps one table", "full_attention"),
     ),
-    "rope_scaling where the class does not read it": (
-        of("cohere2_moe", rope_scaling=LINEAR),
-        ("cohere2_moe does not read rope_scaling",),
-    ),
+    "rope_scaling in vain": (of("cohere2_moe", rope_scaling=LINEAR), ("cohere2_moe does not read rope_scaling",)),
     "a theta of their own for some layers": (
         of("granite_swa", rope_theta=1e4, layer_rope_theta=[1e4, 5e5, 0]),
         ("layer_rope_theta", "500000.0", "rope_theta 10000.0"),

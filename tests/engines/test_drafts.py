@@ -15,11 +15,8 @@ from ropescale.configs.configuration import Configuration
 from ropescale.engines import ENGINES
 from ropescale.exporting import export, exports
 
-EAGLE3 = LLAMA31 | {
-    "architectures": ["LlamaForCausalLMEagle3"],
-    "draft_vocab_size": 256,
-    "max_position_embeddings": 2048,
-}
+EAGLE3 = LLAMA31 | {"architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": 256}
+EAGLE3["max_position_embeddings"] = 2048
 MTP = DEEPSEEK | {"num_nextn_predict_layers": 1}
 
 
@@ -77,9 +74,8 @@ def test_a_head_gets_the_table_and_the_window_of_its_target(spec, tmp_path, ran)
 
 
 def test_a_target_whose_class_states_its_table_gives_it_all_the_same(tmp_path):
-    target = write_checkpoint(
-        tmp_path / "target", {"model_type": "qwen2", "hidden_size": 128, "num_attention_heads": 2}
-    )
+    qwen2 = {"model_type": "qwen2", "hidden_size": 128, "num_attention_heads": 2}
+    target = write_checkpoint(tmp_path / "target", qwen2)
     made = LLAMA | {"architectures": ["LlamaForCausalLMEagle3"], "max_position_embeddings": 512}
     ropescale.patch_checkpoint(write_checkpoint(tmp_path / "head", made), tmp_path / "out", like=target)
     head = json.loads((tmp_path / "out" / "config.json").read_text())
@@ -91,22 +87,14 @@ def test_a_target_whose_class_states_its_table_gives_it_all_the_same(tmp_path):
     [
         ([], "name either a schedule or the target of a draft head (--schedule, --like)"),
         (["--schedule", "yarn:factor=2", "--like", "TARGET"], "name either a schedule or the target of a draft head"),
-        (
-            ["--like", "TARGET"],
-            "differ in theta or in the number of rotating coordinates, so the head was trained with",
-        ),
-        (
-            ["--like", "HEAD", "--factor", "2"],
-            "factor has no effect: a draft head gets its target's table;",
-        ),
+        (["--like", "TARGET"], "differ in theta or in the number of rotating coordinates, so the head was"),
+        (["--like", "HEAD", "--factor", "2"], "factor has no effect: a draft head gets its target's table;"),
         (["--like", "nowhere"], "nowhere"),
     ],
 )
 def test_what_is_no_way_to_patch_a_head_is_refused(words, message, tmp_path, refused):
-    places = {
-        "HEAD": write_checkpoint(tmp_path / "head", EAGLE3),
-        "TARGET": write_checkpoint(tmp_path / "other", LLAMA),
-    }
+    places = {"HEAD": write_checkpoint(tmp_path / "head", EAGLE3)}
+    places["TARGET"] = write_checkpoint(tmp_path / "other", LLAMA)
     words = [places.get(word, word) for word in words]
     assert message in refused("patch", places["HEAD"], "-o", tmp_path / "out", *words)
     assert not (tmp_path / "out").exists()

@@ -92,9 +92,7 @@ def _layers(config: dict[str, Any]) -> str:
     return "all" if config["model_type"] == "cohere2_moe" else "full"  # whose full-attention layers do not rotate
 
 
-def case(
-    engine: str, done: Any, config: dict[str, Any], changed: dict[str, Any], spec: Any, key: str
-) -> dict[str, Any]:
+def case(engine: str, done: Any, config: Any, changed: dict[str, Any], spec: Any, key: str) -> dict[str, Any]:
     planned = Configuration.read(make_plan(config, spec, layers=_layers(config)).config).section
     parameters = changed.get("rope_parameters", planned["rope_parameters"])
     parameters = parameters if key == "all" else parameters[key]

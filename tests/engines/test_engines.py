@@ -54,9 +54,7 @@ NO_PROPORTIONAL = [
 ROWS = "cannot use the three rows of positions of qwen2_vl_text under {}; "
 BY_VLLM, BY_SGLANG = f"vLLM: {ROWS}use ntk, or serve", f"SGLang: {ROWS}use yarn or ntk, or serve it with"
 SOFTMAX = "llama.cpp: derives a softmax scale of its own from the scaling factor (1.296 instead of 1)"
-FOREIGN = (
-    "transformers 5 and transformers 4: lack {}, and it is not known what the checkpoint's own code, if any, reads"
-)
+FOREIGN = "transformers 5 and transformers 4: lack {}, and it is not known what the checkpoint's own code, if any, r"
 TWO_LISTS = {"name": "longrope", "factor": 32, "short_factor": [1.0] * 32, "long_factor": [2.0] * 32}
 WARNINGS: list[tuple[str, Any, list[str]]] = [
     *(("llama", spec, []) for spec in ("yarn:factor=4", "yarn:factor=3.3", "llama3:factor=4", "ntk:factor=4")),
@@ -277,9 +275,8 @@ def test_the_card_lets_code_run_only_where_the_checkpoint_needs_its_own():
 def test_the_card_says_what_was_frozen_and_under_its_commands_what_an_engine_does_otherwise(tmp_path):
     before, after = card_of(LLAMA, "dynamic:factor=4").split("Some engines differ from the requested schedule:")
     assert "vllm serve PATH" in before and "* vLLM: computes one static table" in after
-    ropescale.patch_checkpoint(
-        write_checkpoint(tmp_path / "in", LLAMA), tmp_path / "out", "dynamic:factor=4", freeze_at="16k"
-    )
+    source = write_checkpoint(tmp_path / "in", LLAMA)
+    ropescale.patch_checkpoint(source, tmp_path / "out", "dynamic:factor=4", freeze_at="16k")
     text = (tmp_path / "out" / "README.md").read_text()
     assert "| all | `dynamic:factor=4 frozen at 16384 tokens` | 4096 | 16384 |" in text and "://" not in text
     record = json.loads((tmp_path / "out" / "ropescale.json").read_text())

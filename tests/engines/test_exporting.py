@@ -202,6 +202,7 @@ def test_a_patched_phi3_gets_the_length_that_its_own_maximum_does_not_say(tmp_pa
 
 
 ONE_TABLE = {"switch": ("recomputed", "one table, for 16,384 tokens")}
+DEEPSEEKS = "deepseek_llama_scaling"
 DIFFERENT: dict[tuple[str, str, str], dict[str, tuple[str, str]]] = {
     ("llama", "yarn:factor=4", "vllm"): {},
     ("llama", "yarn:factor=4", "sglang"): {},
@@ -214,9 +215,7 @@ DIFFERENT: dict[tuple[str, str, str], dict[str, tuple[str, str]]] = {
     ("llama", "dynamic:factor=4", "sglang"): ONE_TABLE,
     ("llama", "dynamic:factor=4", "vllm"): ONE_TABLE,
     ("llama", "proportional:partial_rotary_factor=1,factor=4", "vllm"): {"factor": ("dropped", "1")},
-    ("deepseek", "yarn:factor=4,attention_factor=1", "vllm"): {
-        "attention factor": ("recomputed", "deepseek_llama_scaling")
-    },
+    ("deepseek", "yarn:factor=4,attention_factor=1", "vllm"): {"attention factor": ("recomputed", DEEPSEEKS)},
     ("deepseek", "yarn:factor=4,attention_factor=1.5,truncate=false", "vllm"): {
         "truncate": ("dropped", "true"),
         "attention factor": ("recomputed", "1.13863"),
@@ -329,11 +328,8 @@ def test_what_patch_advises_leads_out_when_it_is_followed(name, tmp_path):
 # llama.cpp
 
 
-_YARN = {
-    "rope.scaling.type": "str:yarn",
-    "rope.scaling.factor": "float:4",
-    "rope.scaling.original_context_length": "int:4096",
-}
+_YARN = {"rope.scaling.type": "str:yarn", "rope.scaling.factor": "float:4"}
+_YARN["rope.scaling.original_context_length"] = "int:4096"
 
 
 @pytest.mark.parametrize(
@@ -463,10 +459,8 @@ def test_what_cannot_be_served_exits_with_1_and_prints_the_table(tmp_path, ran):
     words = ["export", folder, "--for", "llama.cpp", "--schedule", "dynamic:factor=4"]
     out, err = ran(*words, code=1)
     assert "```" not in out and "\n\n| field" in out and ": differs in frequencies; " in out.splitlines()[0]
-    assert (
-        err.startswith("error: llama.cpp cannot compute this schedule (dynamic for llama): has")
-        and err.count("\n") == 1
-    )
+    assert err.startswith("error: llama.cpp cannot compute this schedule (dynamic for llama): has")
+    assert err.count("\n") == 1
     assert ran(*words, "--command-only", code=1).out == ""
     assert json.loads(ran(*words, "--json", code=1).out)["served"] is False
 
@@ -493,10 +487,8 @@ def test_without_an_engine_there_is_a_line_for_each_and_the_exit_code_says_wheth
     for engine, same in {"llama.cpp": False, "vllm": True}.items():
         assert json.loads(ran(*words, truncated, "--for", engine, "--json", code=int(not same)).out)["same"] is same
     assert ran(*words, "dynamic-yarn", code=2).out == ""
-    assert (
-        "prints the commands of one engine; name one, and leave JSON out (--for, --json)"
-        in ran(*both, "--command-only", code=2).err
-    )
+    one = "prints the commands of one engine; name one, and leave JSON out (--for, --json)"
+    assert one in ran(*both, "--command-only", code=2).err
 
 
 TRANSFORMERS = ("transformers5", "transformers4")
@@ -517,13 +509,10 @@ def largest(one: torch.Tensor, other: torch.Tensor) -> float:
         ("minicpm3", "yarn:factor=4,mscale=1,mscale_all_dim=1", "vllm", "yarn:factor=4", (0.0, 1 - 1.1386294**-2)),
     ],
 )
-def test_how_far_an_engine_is_off_is_the_distance_of_transformers_own_tables(
-    name, spec, engine, computed, scales, tmp_path
-):
+def test_how_far_an_engine_is_off_is_the_distance_of_stock_tables(name, spec, engine, computed, scales, tmp_path):
     config = CONFIGS.get(name) or dict(Configuration.read({"model_type": name}).raw)
-    wanted, own = (
-        stock_tables(config if each is None else make_plan(config, each).config)["all"][0] for each in (spec, computed)
-    )
+    configs = (config if each is None else make_plan(config, each).config for each in (spec, computed))
+    wanted, own = (stock_tables(each)["all"][0] for each in configs)
     away = export(write_checkpoint(tmp_path, config), engine, spec).distance
     assert away.frequencies == pytest.approx(largest(own, wanted), rel=1e-4, abs=1e-6)
     assert (away.attention_factor, away.softmax_scale) == pytest.approx(scales, rel=1e-5, abs=1e-12)

@@ -85,12 +85,8 @@ def test_the_gguf_of_a_ministral3_that_export_writes_has_no_log_multiplier(tmp_p
     makers = {"type": "yarn", "factor": 16.0, "original_context_length": 16384, "yarn_log_multiplier": 1.0}
     keys = {f"rope.scaling.{name}": value for name, value in makers.items()}
     write_keys(tmp_path / "made.gguf", "mistral3", context_length=262144, **keys)
-    done = export(
-        _folder({"model_type": "ministral3"}, tmp_path),
-        "llama.cpp",
-        "yarn:factor=32,truncate=true",
-        replace_scaling=True,
-    )
+    folder = _folder({"model_type": "ministral3"}, tmp_path)
+    done = export(folder, "llama.cpp", "yarn:factor=32,truncate=true", replace_scaling=True)
     words = shlex.split(done.commands[0].text.replace("\\\n", ""))
     assert main(words[1:]) == 0
     from ropescale.gguf.files import open_gguf

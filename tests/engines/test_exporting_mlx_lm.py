@@ -47,9 +47,7 @@ def told(done: Export) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("target", "stretched"), [(4096, 1), (8192, 2), (32768, 8), (131072, 32)])
-def test_patching_says_which_scale_of_the_lengths_is_computed_and_export_supplies_the_wanted_one(
-    target, stretched, tmp_path
-):
+def test_patching_says_which_scale_of_the_lengths_is_computed_and_export_supplies_another(target, stretched, tmp_path):
     computed = math.sqrt(1 + math.log(stretched) / math.log(4096))
     text = f"computes the attention factor of per-pair factors from the lengths ({computed:.4g} instead of 1.2)"
     supplied = f"mlx-lm: {text}; `ropescale export --for mlx-lm` avoids it"
@@ -152,11 +150,7 @@ def test_the_rows_that_are_not_honoured_are_these(case, tmp_path):
         (LLAMA | {"model_type": "qwen2_moe"}, "yarn:factor=4", "stops with an error at yarn for qwen2_moe"),
         (LLAMA | {"model_type": "olmo"}, "yarn:factor=4", "mlx-lm cannot compute this schedule"),
         ({"model_type": "lfm3"}, "yarn:factor=4", "mlx-lm cannot compute this schedule"),
-        (
-            DEEPSEEK,
-            {"name": "table", "factors": [2.0] * 16},
-            "cannot apply per-pair factors to the pairs of deepseek_v3",
-        ),
+        (DEEPSEEK, {"name": "table", "factors": [2.0] * 16}, "cannot apply per-pair factors to the pairs of deepse"),
     ],
 )
 def test_what_is_not_computed_is_refused(config, spec, said, tmp_path):

@@ -40,9 +40,8 @@ class Bare:
         env["PATH"] = os.pathsep.join([str(self.root / "bin"), *os.defpath.split(os.pathsep)])
         program = self.root / "bin" / words[0]
         first = str(program) if program.exists() else words[0]
-        return subprocess.run(
-            [first, *words[1:]], cwd=self.place, env=env, capture_output=True, text=True, timeout=seconds
-        )
+        how = {"cwd": self.place, "env": env, "timeout": seconds}
+        return subprocess.run([first, *words[1:]], **how, capture_output=True, text=True)
 
     def install(self, *words: str) -> str:
         """Installs with pip, and returns what it said; the versions are those of constraints.txt."""
@@ -154,9 +153,8 @@ def test_the_demo_runs_where_only_the_release_is_installed(complete):
 
 def test_the_sdist_installs_what_the_wheel_installs(complete, index, tmp_path_factory):
     bare = make_bare(tmp_path_factory.mktemp("from-sdist"))
-    said = bare.install(
-        "--extra-index-url", index, "--no-deps", "--no-compile", "--no-binary", "ropescale", "ropescale"
-    )
+    how = ["--extra-index-url", index, "--no-deps", "--no-compile", "--no-binary", "ropescale"]
+    said = bare.install(*how, "ropescale")
     assert "ropescale-" in said and ".tar.gz" in said
     assert contents(bare.package) == contents(complete.package)
 

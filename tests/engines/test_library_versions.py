@@ -61,9 +61,8 @@ def passed(
         left_out: the tests that are not run, as ``file::name`` from the repository on; each must be there.
         tests: the parts, from ``tests`` on.
     """
-    known = _pytest(
-        python, repository, temporary, "--collect-only", "-m", "", *{name.split("::")[0] for name in left_out}
-    )
+    files = {name.split("::")[0] for name in left_out}
+    known = _pytest(python, repository, temporary, "--collect-only", "-m", "", *files)
     assert set(left_out) <= set(known.splitlines())
     words = [word for name in left_out for word in ("--deselect", name)]
     parts = [f"tests/{part}" for part in tests]
@@ -130,12 +129,9 @@ def test_the_suite_passes_with_the_lowest_versions_of_everything(repository, tmp
 
 
 def test_what_the_extras_add_may_be_as_low_as_is_said(repository, tmp_path):
-    extras = tomllib.loads((repository / "pyproject.toml").read_text(encoding="utf-8"))["project"][
-        "optional-dependencies"
-    ]
-    asked = [
-        Requirement(each) for name, extra in extras.items() if name not in ("docs", "dev", "release") for each in extra
-    ]
+    project = tomllib.loads((repository / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = [each for name, each in project["optional-dependencies"].items() if name not in ("docs", "dev", "release")]
+    asked = [Requirement(each) for extra in extras for each in extra]
     pins = [f"{each.name}=={bound.version}" for each in asked for bound in each.specifier if bound.operator == ">="]
     python, names = environment("extras", *pins), [pin.split("==")[0] for pin in pins]
     versions = zip(installed(python, names), pins, strict=True)

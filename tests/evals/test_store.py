@@ -130,16 +130,13 @@ def test_a_file_of_somebody_elses_under_the_name_of_a_store_is_moved_aside(tmp_p
 
 @pytest.mark.parametrize("link", [os.link, os.symlink])
 @pytest.mark.parametrize("name", ["0.records", "last.json", "lock"])
-def test_a_received_folder_whose_files_are_others_of_yours_changes_none_of_them(
-    out, whole, tmp_path, capsys, name, link
-):
+def test_a_received_folder_whose_files_are_yours_changes_none_of_them(out, whole, tmp_path, capsys, name, link):
     victim = write_files(tmp_path / "mine", {"victim.txt": bytes(4) + b" years of work"}) / "victim.txt"
     (out / "resume" / name).unlink()
     link(victim, out / "resume" / name)
     measured(out)
-    assert f"{name} was not written by a run; it is now called {name}~" in capsys.readouterr().err.replace(
-        f"{out}/resume/", ""
-    )
+    said = capsys.readouterr().err.replace(f"{out}/resume/", "")
+    assert f"{name} was not written by a run; it is now called {name}~" in said
     assert victim.read_bytes() == bytes(4) + b" years of work"
     assert written(out) == written(whole)
 
@@ -242,7 +239,7 @@ def stopping(monkeypatch, after):
 
 
 @pytest.mark.parametrize(("after", "killed"), [(20, False), (31, True)])
-def test_an_interrupted_run_is_reported_and_goes_on_and_ends_byte_for_byte_the_same(
+def test_an_interrupted_run_is_reported_and_ends_the_same(
     whole, tmp_path, monkeypatch, scored, lines, ran, after, killed
 ):
     with monkeypatch.context() as patched:
@@ -372,9 +369,7 @@ def test_going_back_to_what_was_measured_before_runs_nothing_and_fresh_measures_
 @pytest.mark.parametrize(("fact", "value"), [("torch", "3.0"), ("transformers", "6.0"), ("attention", "eager")])
 def test_another_version_or_attention_is_another_run(out, monkeypatch, lines, scored, fact, value):
     arithmetic = fingerprints.arithmetic
-    monkeypatch.setattr(
-        "ropescale.evals.backends.fingerprints.arithmetic", lambda model: arithmetic(model) | {fact: value}
-    )
+    monkeypatch.setattr(fingerprints, "arithmetic", lambda model: arithmetic(model) | {fact: value})
     measured(out, schedules=[])
     assert scored and f"this changed: {fact};" in lines[0]
 

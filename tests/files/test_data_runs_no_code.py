@@ -186,7 +186,7 @@ def walked(file: Path) -> Iterator[None]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", ["config.json", "ropescale.json", "generation_config.json", "tokenizer_config.json", "manifest.json"]
+    "name", [f"{each}.json" for each in "config ropescale generation_config tokenizer_config manifest".split()]
 )
 def test_no_place_in_a_model_folder_is_run(name):
     tiny.checkpoint(Path("source"), tiny.llama(vocab_size=258))

@@ -208,9 +208,7 @@ def test_what_no_model_has_is_not_built(loadable, capsys, words, changes, said):
     refused(capsys, words, said)
 
 
-def test_weights_that_are_not_those_of_the_model_are_one_line_and_those_it_does_not_use_are_named(
-    loadable, capfd, caplog
-):
+def test_weights_that_are_not_those_of_the_model_are_one_line_and_unused_ones_are_named(loadable, capfd, caplog):
     edit(loadable, intermediate_size=40)
     refused(capfd, GENERATE, "down_proj.weight; download both again")
     edit(loadable, intermediate_size=48, num_hidden_layers=1)

@@ -41,11 +41,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def keys_of(path: str | Path) -> dict[str, Any]:
     """Every key with its value, as gguf-py reads it; ours left out."""
     fields = gguf.GGUFReader(path).fields
-    return {
-        name: field.contents()
-        for name, field in fields.items()
-        if not name.startswith(("GGUF.", "ropescale.", "general."))
-    }
+    others = ("GGUF.", "ropescale.", "general.")
+    return {name: field.contents() for name, field in fields.items() if not name.startswith(others)}
 
 
 def tensors_of(path: str | Path) -> dict[str, tuple[str, list[int], bytes]]:

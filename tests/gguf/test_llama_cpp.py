@@ -204,9 +204,7 @@ PHI3 = {"original_max_position_embeddings": TRAINED, "pad_token_id": 0}
         *(("phi3", PHI3, spec) for spec in ("ntk:factor=8", "llama3:factor=8", "yarn:factor=8,truncate=false")),
     ],
 )
-def test_qwen2_carries_yarn_and_theta_and_phi3_any_table_in_its_lists(
-    llama_cpp, ids, tmp_path, model_type, more, schedule
-):
+def test_qwen2_carries_yarn_and_theta_and_phi3_any_table_in_lists(llama_cpp, ids, tmp_path, model_type, more, schedule):
     model = _random(model_type, **more)
     made = write_gguf(model, tmp_path / "made.gguf", model_type)
     patch_gguf(made, tmp_path / "out.gguf", schedule)
@@ -302,10 +300,8 @@ class Source:
         self.arch = (folder / "llama-arch.cpp").read_text(encoding="utf-8")
         self.header = (folder / "models" / "models.h").read_text(encoding="utf-8")
         self.names = dict(re.findall(r'\{ LLM_ARCH_(\w+),\s*"([^"]+)"', self.arch))
-        self.bodies = {
-            self.names[enum]: stem
-            for enum, stem in re.findall(r"case LLM_ARCH_(\w+):\s*return new llama_model_(\w+)\(", self.model)
-        }
+        cases = re.findall(r"case LLM_ARCH_(\w+):\s*return new llama_model_(\w+)\(", self.model)
+        self.bodies = {self.names[enum]: stem for enum, stem in cases}
 
     def loader(self, architecture: str) -> str:
         """The code that loads its tensors: its own, or that of the class it extends."""

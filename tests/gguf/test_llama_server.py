@@ -99,9 +99,7 @@ def assert_as_patched(found: torch.Tensor, source: Path, spec: str, folder: Path
 
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
 @pytest.mark.parametrize("name", OPTIONS)
-def test_the_printed_command_extends_an_unpatched_file(
-    family: str, name: str, folders: dict[str, Path], tmp_path: Path
-) -> None:
+def test_the_printed_command_extends_an_unpatched_file(family, name, folders, tmp_path):
     spec, source = OPTIONS[name], folders[family]
     done = export(source, "llama.cpp", spec, **_target(spec))
     assert done.rows == []
@@ -112,9 +110,7 @@ def test_the_printed_command_extends_an_unpatched_file(
 
 
 @pytest.mark.parametrize(("family", "spec"), FILES)
-def test_a_file_of_ropescale_gguf_is_served_with_no_more_than_its_length(
-    family: str, spec: str, folders: dict[str, Path], tmp_path: Path
-) -> None:
+def test_a_file_of_ropescale_gguf_is_served_with_no_more_than_its_length(family, spec, folders, tmp_path):
     source = folders[family]
     ropescale.patch_gguf(source.parent / "model.gguf", tmp_path / "out.gguf", spec, **_target(spec))
     found, context = served(f"llama-server -m out.gguf -c {LENGTH}", tmp_path)

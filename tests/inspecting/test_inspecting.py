@@ -148,9 +148,8 @@ def test_the_turns_of_sliding_layers_are_those_inside_their_window(checkpoint, r
     assert (full.layer_type, full.rope.theta, full.schedule is None) == ("full_attention", 1e6, False)
     assert (sliding.layer_type, sliding.rope.theta, sliding.schedule) == ("sliding_attention", 1e4, None)
     assert full.pairs()[1].turns == pytest.approx(8192 * 1e6 ** (-2 / 16) / (2 * math.pi), rel=1e-14)
-    assert [pair.turns for pair in sliding.pairs()] == pytest.approx(
-        [512 * 10000 ** (-i / 8) / (2 * math.pi) for i in range(8)], rel=1e-14
-    )
+    turns = [512 * 10000 ** (-i / 8) / (2 * math.pi) for i in range(8)]
+    assert [pair.turns for pair in sliding.pairs()] == pytest.approx(turns, rel=1e-14)
     # 10000^(-i/8) 512 / 2 pi < 1  <=>  i > 8 log10(512 / 2 pi) / 4 = 3.82; within 8192 tokens it would be 6.23
     assert (sliding.window, sliding.unturned()) == (512, [4, 5, 6, 7])
     scaled = inspect(checkpoint(GEMMA3), "linear", factor=2.0, layers="all").geometries[1].pairs()[0]

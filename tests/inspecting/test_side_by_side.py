@@ -71,9 +71,7 @@ FIELDS = ["--factor", "8", "--set", "beta_fast=16", "--target-length", "2k"]
         (GEMMA3, ["yarn:factor=4", "linear:factor=2"], [], "pair", ["yarn:factor=4", "linear:factor=2"]),
     ],
 )
-def test_the_columns_are_those_of_the_schedules_as_they_are_asked_for(
-    checkpoint, shown, config, schedules, words, row, wanted
-):
+def test_the_columns_are_those_of_the_schedules_as_asked_for(checkpoint, shown, config, schedules, words, row, wanted):
     page, _, sliding = shown(checkpoint(config), *asked(schedules), *words).out.partition("## sliding_attention")
     assert cells(page, row)[4:] == wanted
     assert not sliding or cells(sliding, "pair") == ["pair", "wavelength", "turns", "full turn"]

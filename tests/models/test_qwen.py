@@ -35,11 +35,8 @@ def folder(tmp_path_factory):
 
 @pytest.mark.parametrize("load", [AutoModelForImageTextToText.from_pretrained, load_model])
 def test_images_keep_their_three_axes_under_the_schedule(folder, load):
-    [rotary] = [
-        module
-        for name, module in load(folder / "long").named_modules()
-        if name.endswith("rotary_emb") and "visual" not in name
-    ]
+    modules = dict(load(folder / "long").named_modules())
+    [rotary] = [modules[name] for name in modules if name.endswith("rotary_emb") and "visual" not in name]
     positions = torch.tensor([[[0, 5, 300_000]], [[0, 70, 1_000]], [[0, 9, 40]]])  # [axis, 1, token]
     cos, sin = rotary(torch.zeros(1, 3, 1), positions)
     frequencies, scale = yarn(QWEN3_5_ROPE["rope_theta"], 262_144)
@@ -59,10 +56,8 @@ def test_images_keep_their_three_axes_under_the_schedule(folder, load):
 def test_text_is_computed_alike_by_the_whole_model_and_by_its_text_part(folder):
     ids = torch.arange(200)[None] % 250
     with torch.no_grad():
-        logits = [
-            kind.from_pretrained(folder / "long").eval()(input_ids=ids).logits
-            for kind in (AutoModelForCausalLM, AutoModelForImageTextToText)
-        ]
+        kinds = (AutoModelForCausalLM, AutoModelForImageTextToText)
+        logits = [kind.from_pretrained(folder / "long").eval()(input_ids=ids).logits for kind in kinds]
     assert torch.equal(*logits)
 
 

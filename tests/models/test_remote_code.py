@@ -6,7 +6,6 @@ import json
 import shutil
 from pathlib import Path
 from statistics import mean
-from typing import Any
 
 import pytest
 from configurations import edit, read, write_files
@@ -86,18 +85,14 @@ def test_patching_and_inspecting_run_no_code_and_carry_it_along(folder: Path, tm
 
 
 @pytest.mark.parametrize("words", [["verify"], ["verify", "--generate"], ["eval", "--lengths", "64", "--data"]])
-def test_without_the_option_nothing_runs_and_the_error_names_it(
-    folder: Path, text: Path, marker: Path, words: list[str], ran: Any
-) -> None:
+def test_without_the_option_nothing_runs_and_the_error_names_it(folder, text, marker, words, ran):
     command, *rest = words
     said = ran(command, folder, *rest, *([text] if command == "eval" else []), code=2).err
     one_error(said, "custom code (modeling_own.OwnForCausalLM)", "--trust-remote-code")
     assert not marker.exists()
 
 
-def test_with_the_option_it_is_verified_generated_from_and_evaluated(
-    folder: Path, plain: Path, tmp_path: Path, text: Path, marker: Path, ran: Any
-) -> None:
+def test_with_the_option_it_is_verified_generated_from_and_evaluated(folder, plain, tmp_path, text, marker, ran):
     out = ropescale.patch_checkpoint(folder, tmp_path / "out", "yarn:factor=4").folder
     ran("verify", out, "--trust-remote-code")
     assert marker.exists()
@@ -112,17 +107,13 @@ def test_with_the_option_it_is_verified_generated_from_and_evaluated(
     assert {row["length"]: row["nll"] for row in own}[256] == pytest.approx(mean(losses), abs=1e-5)
 
 
-def test_a_type_that_transformers_knows_is_loaded_by_its_own_class_whatever_lies_beside_it(
-    folder: Path, marker: Path
-) -> None:
+def test_a_type_that_transformers_knows_is_loaded_by_its_own_class_whatever_lies_beside_it(folder, marker):
     edit(folder, model_type="llama")
     assert ropescale.verify(folder, generate=True).live
     assert not marker.exists()
 
 
-def test_a_tokenizer_with_code_is_refused_by_name_without_the_option(
-    plain: Path, text: Path, marker: Path, ran: Any
-) -> None:
+def test_a_tokenizer_with_code_is_refused_by_name_without_the_option(plain, text, marker, ran):
     named = {"AutoTokenizer": ["own.OwnTokenizer", None]}
     edit(plain, "tokenizer_config.json", tokenizer_class="OwnTokenizer", auto_map=named)
     (plain / "own.py").write_text(f"from pathlib import Path\n\nPath({str(marker)!r}).touch()\n")

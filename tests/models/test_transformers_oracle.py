@@ -81,10 +81,8 @@ def assert_same(ours: Frequencies, theirs: Frequencies) -> None:
 
 def lists(pairs: int) -> dict[str, Any]:
     """A short and a long list of different, growing divisors."""
-    return {
-        "short_factor": tuple(1 + 0.01 * i for i in range(pairs)),
-        "long_factor": tuple(1 + 0.3 * i for i in range(pairs)),
-    }
+    short, long = (tuple(1 + step * i for i in range(pairs)) for step in (0.01, 0.3))
+    return {"short_factor": short, "long_factor": long}
 
 
 YARNS: list[dict[str, Any]] = [
@@ -127,9 +125,7 @@ def with_original(rope: Rope, parameters: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("rope", GEOMETRIES, ids=label)
 @pytest.mark.parametrize(("schedule", "parameters"), NATIVE, ids=label)
-def test_a_schedule_its_native_form_and_as_is_are_transformers_own_function(
-    rope: Rope, schedule: BuiltIn, parameters: dict[str, Any]
-) -> None:
+def test_a_schedule_its_native_form_and_as_is_are_transformers_own_function(rope, schedule, parameters):
     assert_same(compute(schedule, rope), stock(config_of(rope, with_original(rope, parameters))))
     assert_same(stock(config_of(rope, schedule.rope_parameters(rope))), compute(schedule, rope))
     longest, unread = rope.original_length * 16, 7 if "original" in str(with_original(rope, parameters)) else None
@@ -233,9 +229,8 @@ def test_truncate_per_layer_type_is_read_as_transformers_reads_it(truncate: bool
 
 def test_hunyuans_fixed_alpha_is_read_as_its_own_class_computes_it() -> None:
     parameters = {"rope_type": "dynamic", "rope_theta": 1e4, "alpha": 1000.0, "factor": 1.0}
-    config = hunyuan.HunYuanDenseV1Config(
-        hidden_size=128, num_attention_heads=2, head_dim=64, max_position_embeddings=4096, rope_parameters=parameters
-    )
+    sizes = {"hidden_size": 128, "num_attention_heads": 2, "head_dim": 64, "max_position_embeddings": 4096}
+    config = hunyuan.HunYuanDenseV1Config(**sizes, rope_parameters=parameters)
     module = hunyuan.HunYuanDenseV1RotaryEmbedding(config)
     table = Frequencies(module.inv_freq.double().tolist(), float(module.attention_scaling))
     assert_same(compute(AsIs(), Rope(64, 1e4, 4096, scaling=parameters)), table)

@@ -107,8 +107,8 @@ def test_the_command_writes_the_file_and_nothing_else(model, tmp_path):
     ("name", "words"),
     [
         ("rope.bmp", "must end in"),
-        ("missing/rope.png", "its folder does not exist"),
-        ("out.png", r"cannot write \S*/out\.png, which is a folder"),
+        ("missing/rope.png", "its folder does not"),
+        ("out.png", r"/out\.png, which is a folder"),
     ],
 )
 def test_a_plot_that_cannot_be_written_names_its_path_and_says_why(tmp_path, name, words):

@@ -14,28 +14,16 @@ DEEPSEEK = plain("deepseek_v3", 64, 2, 4096, qk_rope_head_dim=32)
 FULL, SLIDING = {"rope_type": "default", "rope_theta": 1e6}, {"rope_type": "default", "rope_theta": 1e4}
 LINEAR, OLD = {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}, {"type": "linear", "factor": 2.0}
 BOTH = {"full_attention": LINEAR, "sliding_attention": SLIDING}
+HALF = {"partial_rotary_factor": 0.5}
 
 EDITS: list[tuple[dict[str, Any], dict[str, Any], str, dict[str, Any]]] = [
     (LLAMA, {"rope_scaling": OLD | {"rope_type": "yarn"}}, "keep one", {"rope_scaling": OLD}),
-    (
-        LLAMA,
-        {"rope_parameters": LINEAR, "rope_scaling": OLD | {"factor": 4.0}},
-        "or remove one",
-        {"rope_scaling": None},
-    ),
+    (LLAMA, {"rope_parameters": LINEAR, "rope_scaling": OLD | {"factor": 4.0}}, "remove one", {"rope_scaling": None}),
     (LLAMA, {"rope_parameters": LINEAR | {"rope_theta": 5.0}}, "make them agree", {"rope_theta": 5.0}),
     (GEMMA3, {"rope_parameters": LINEAR, "rope_theta": None}, "under the layer type", {"rope_parameters": BOTH}),
-    (
-        GEMMA3,
-        {"rope_scaling": OLD},
-        "write rope_type instead",
-        {"rope_scaling": {"rope_type": "linear", "factor": 2.0}},
-    ),
+    (GEMMA3, {"rope_scaling": OLD}, "write rope_type", {"rope_scaling": {"rope_type": "linear", "factor": 2.0}}),
     (LLAMA, {"rope_parameters": BOTH}, "give one flat rope_parameters", {"rope_parameters": LINEAR}),
-    (
-        *(LLAMA, {"rope_parameters": LINEAR | {"partial_rotary_factor": 0.5}}),
-        *("remove the partial_rotary_factor", {"rope_parameters": LINEAR}),
-    ),
+    (LLAMA, {"rope_parameters": LINEAR | HALF}, "remove the partial_rotary_factor", {"rope_parameters": LINEAR}),
     (GEMMA4, {"rope_parameters": {"full_attention": FULL}}, "state its parameters too", {"rope_parameters": BOTH}),
     (DEEPSEEK, {"head_dim": 16}, "make them equal", {"head_dim": 32}),
     (plain("dbrx", 64, 4, 4096), {"attn_config": {"rope_theta": 5e5}}, "write rope_theta 500000", {"rope_theta": 5e5}),
@@ -59,12 +47,7 @@ OPTIONS = [
         "yarn --target-length 1m --replace-scaling --dry-run",
     ),
     (PHI3_128K, "yarn:factor=64 --on-top --dry-run", "(--replace-", "yarn:factor=64 --replace-scaling --dry-run"),
-    (
-        LLAMA,
-        "yarn:factor=2 --layers sliding --dry-run",
-        "change all (--layers)",
-        "yarn:factor=2 --layers all --dry-run",
-    ),
+    (LLAMA, "yarn:factor=2 --layers sliding --dry-run", "all (--layers)", "yarn:factor=2 --layers all --dry-run"),
     (LLAMA, "yarn:factor=2 --target-length 1m --dry-run", "use the factor 256,", "yarn:factor=256 --dry-run"),
     (LLAMA, "yarn --dry-run", "yarn:factor=8", "yarn:factor=8 --dry-run"),
     (LLAMA, "abf:rope_theta=1e6 --factor 2 --dry-run", "it has rope_theta", "abf:rope_theta=1e6 --dry-run"),
@@ -78,16 +61,13 @@ def test_an_option_that_is_advised_is_accepted(config, words, advice, followed, 
     ran("patch", "M", "--schedule", *followed.split())
 
 
-@pytest.mark.parametrize(
-    ("wrong", "why"), [({"truncate": "false"}, "true or false"), ({"beta_fast": 1}, "not be smaller")]
-)
+@pytest.mark.parametrize(("wrong", "why"), [({"truncate": "false"}, "true or false"), ({"beta_fast": 1}, "be smaller")])
 def test_a_wrong_value_is_named_where_no_option_leads_past_it(wrong, why, tmp_path, refused):
     scaling = {"rope_type": "yarn", "factor": 8.0, "beta_slow": 32, "beta_fast": 64} | wrong
     folder = write_checkpoint(tmp_path, LLAMA | {"rope_scaling": scaling})
     for words in ("inspect", "patch --dry-run --schedule yarn:factor=2", "export --for vllm"):
-        assert f"the checkpoint's rope parameters: yarn: {next(iter(wrong))} " in (
-            said := refused(*words.split(), folder)
-        )
+        said = refused(*words.split(), folder)
+        assert f"the checkpoint's rope parameters: yarn: {next(iter(wrong))} " in said
         assert why in said
 
 

@@ -31,9 +31,8 @@ def test_an_option_without_effect_is_an_error_that_says_so(config, options, why,
     for command in ("patch", "inspect", "export --for vllm", "patch --dry-run"):
         out = ["-o", tmp_path / "OUT"] if command == "patch" else []
         assert f"has no effect: {why}" in refused(*command.split(), model, *out, *shlex.split(options))
-    assert "link applies to an output folder" in refused(
-        "patch", model, "--schedule", "ntk", "--in-place", "--link", "auto"
-    )
+    said = refused("patch", model, "--schedule", "ntk", "--in-place", "--link", "auto")
+    assert "link applies to an output folder" in said
     if "--replace-scaling" in options:
         with pytest.raises(ScheduleError, match="replace_scaling has no effect"):
             ropescale.frequencies(model, shlex.split(options)[1], replace_scaling=True)

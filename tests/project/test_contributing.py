@@ -83,10 +83,8 @@ def printed(repository, things, tmp_path_factory) -> dict[str, list[str]]:
             before = (copy / path).read_text()
             assert before.count(f"{after}\n") == 1
             (copy / path).write_text(before.replace(f"{after}\n", f"{after}\n{added}"))
-    commands = {
-        name: [[_place(things, word) for word in line.split()[1:]] for line, _ in example(page, name).commands]
-        for name in NAMES
-    }
+    lines = {name: [line.split()[1:] for line, _ in example(page, name).commands] for name in NAMES}
+    commands = {name: [[_place(things, word) for word in each] for each in lines[name]] for name in NAMES}
     read, write = os.pipe()
     child = os.fork()  # which has imported the libraries
     if child == 0:

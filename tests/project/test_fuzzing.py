@@ -42,7 +42,6 @@ def test_mutated_input_gets_an_answer_or_one_line(kind, made, tmp_path, capfd):
 @pytest.mark.slow
 @pytest.mark.long
 def test_ninety_seconds_of_mutated_input_find_nothing(python, tmp_path):
-    done = python(
-        "-m", "fuzzing", "--seconds", "90", "--seed", "0", "--keep", str(tmp_path), env=environment(HELPERS, TOOLS)
-    )
+    words = ["-m", "fuzzing", "--seconds", "90", "--seed", "0", "--keep", str(tmp_path)]
+    done = python(*words, env=environment(HELPERS, TOOLS))
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]

@@ -228,13 +228,8 @@ def a_trainer() -> Names:
     assert main(["patch", "CKPT", "-o", "CKPT-2k", "--schedule", "yarn", "--target-length", "2k", "--force"]) == 0
     tokenizer = AutoTokenizer.from_pretrained("CKPT")
     documents = [tokenizer(text)["input_ids"] for text in texts()]
-    settings = {
-        "max_steps": 2,
-        "per_device_train_batch_size": 1,
-        "use_cpu": True,
-        "report_to": [],
-        "disable_tqdm": True,
-    }
+    settings = {"max_steps": 2, "per_device_train_batch_size": 1}
+    settings |= {"use_cpu": True, "report_to": [], "disable_tqdm": True}
     return {
         "Trainer": Trainer,
         "args": TrainingArguments("RUN", **settings),
@@ -280,11 +275,7 @@ RUN = {
             "mlx_lm.server --model Qwen3.5-9B-1m",
         ),
     ),
-    "recipes": Guide(
-        models_of_a_reader,
-        ("lost.html", "CHATS/results.json"),
-        ("| yarn:factor=16",),
-    ),
+    "recipes": Guide(models_of_a_reader, ("lost.html", "CHATS/results.json"), ("| yarn:factor=16",)),
     "own-schedules": Guide(
         models_to_compare,
         (
@@ -305,9 +296,8 @@ RUN = {
 
 
 def test_every_block_runs_or_is_listed():
-    with_blocks = {
-        page for page in PAGES if any(language in SHELLS | {"python"} for language, _ in blocks_of(PAGES[page]))
-    }
+    languages = {page: {language for language, _ in blocks_of(PAGES[page])} for page in PAGES}
+    with_blocks = {page for page in PAGES if languages[page] & (SHELLS | {"python"})}
     assert with_blocks == {*RUN, *NOT_RUN}
     for page, reasons in NOT_RUN.items():
         found = [listed(page, text) for _, text in blocks_of(PAGES[page])]

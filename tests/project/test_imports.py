@@ -43,8 +43,7 @@ MISTAKES = {
     "schedules": {"schedule": "yran", "option": "--jsn"},
     "inspect": {**_MODEL, **_SPEC, "option": "{checkpoint} --schedul yarn"},
     "patch -o out": {
-        **_MODEL,
-        **_SPEC,
+        **(_MODEL | _SPEC),
         "file": "{checkpoint} --schedule none.json",
         "option": "{checkpoint} --factr 8",
     },

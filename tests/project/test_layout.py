@@ -71,9 +71,8 @@ def test_no_circle_of_packages(graph, sources):
 
 
 def test_no_two_classes_have_one_name(sources):
-    classes = Counter(
-        node.name for path in sources.values() for node in tree(path).body if isinstance(node, ast.ClassDef)
-    )
+    nodes = [node for path in sources.values() for node in tree(path).body]
+    classes = Counter(node.name for node in nodes if isinstance(node, ast.ClassDef))
     assert not [name for name, count in classes.items() if count > 1]
 
 
@@ -81,14 +80,10 @@ def test_functions_have_few_parameters(sources):
     for name, path in sources.items():
         for node in ast.walk(tree(path)):
             if isinstance(node, ast.FunctionDef) and not any("command" in ast.unparse(d) for d in node.decorator_list):
-                given = [
-                    *node.args.posonlyargs,
-                    *node.args.args,
-                    *([] if name in WITH_OPTIONS else node.args.kwonlyargs),
-                ]
-                assert len([each for each in given if each.arg not in ("self", "cls")]) <= MOST_PARAMETERS, (
-                    f"{name}: {node.name}"
-                )
+                given = [*node.args.posonlyargs, *node.args.args]
+                given += [] if name in WITH_OPTIONS else node.args.kwonlyargs
+                parameters = [each for each in given if each.arg not in ("self", "cls")]
+                assert len(parameters) <= MOST_PARAMETERS, f"{name}: {node.name}"
 
 
 def test_every_file_that_contributing_names_is_there(repository):

@@ -64,9 +64,8 @@ def test_every_verdict_follows_from_its_intervals_and_the_sentences_count_them(p
     assert f"{WORDS[count['does not hold']].title()} claims do not hold here, {WORDS[count['undecided']]} are" in said
     limits = " ".join((repository / "docs" / "limits.md").read_text(encoding="utf-8").split())
     assert f"{WORDS[count['does not hold']].title()} of the papers' claims [do not hold]" in limits
-    leads = [
-        here for claim, (here, _) in rows.items() if re.match(r"`found` stays|\.\.\. with every|.*found ramp", claim)
-    ]
+    leading = re.compile(r"`found` stays|\.\.\. with every|.*found ramp")
+    leads = [here for claim, (here, _) in rows.items() if leading.match(claim)]
     assert "among them every lead of `found` after training" in said and leads == ["undecided"] * 4
     assert "200 steps beat truncation, under YaRN and `found`, and cost short context at most 3%" in said
     for claim in ("200 steps beat truncation", "After 200 steps short context costs at most 3%"):
@@ -131,8 +130,7 @@ def test_only_arms_that_the_script_has_are_named_and_a_verdict_is_rarely_false(p
     assert points <= arms
     rng, wrong = np.random.default_rng(4), 0
     for _ in range(100):
-        found = [
-            average(each, [1.0] * 26, familywise(reproduce.FAMILY)) for each in rng.normal(0, 1, (43, 26)).tolist()
-        ]
+        drawn = rng.normal(0, 1, (43, 26)).tolist()
+        found = [average(each, [1.0] * 26, familywise(reproduce.FAMILY)) for each in drawn]
         wrong += any(reproduce.verdict(each.low, each.high) != "undecided" for each in found)
     assert wrong <= 6

@@ -22,7 +22,7 @@ EVAL = ["eval", str(CHECKPOINT), "--data", "text.txt", "--lengths", "64,512", "-
         pytest.param(
             EVAL,
             81,
-            {"eval.py", "runner.py", "scorer.py", "paired.py", "result.py", "store.py"},
+            {f"{name}.py" for name in "eval runner scorer paired result store".split()},
             marks=pytest.mark.slow,
         ),
     ],

@@ -127,9 +127,7 @@ MADE_BY: dict[str, Callable[[Entry], Schedule]] = {
     "dynamic_yarn": lambda entry: DynamicYarn(),
     "longrope": longrope,
     "dynamic_longrope": longrope_release,
-    "llama3": of_params(
-        Llama3, factor="factor", low_freq_factor="low_freq_factor", high_freq_factor="high_freq_factor"
-    ),
+    "llama3": of_params(Llama3, **{each: each for each in ("factor", "low_freq_factor", "high_freq_factor")}),
     "proportional": of_params(Proportional, partial_rotary_factor="partial_rotary_factor", factor="factor"),
     "giraffe_power": of_params(Giraffe, scale_power="scale_power"),
     "giraffe_truncate": of_params(Giraffe, scale_power="scale_power", truncate="truncate"),
@@ -185,6 +183,17 @@ SPECIAL: dict[str, Callable[[Entry, Rope], Frequencies]] = {
 
 Misreading = Callable[[Entry, Rope], Frequencies] | None
 THREE_WAY = "the released class blends linear, NTK and base by pair index; ours is the paper's definition 2"
+TOP_LEVEL = "reads the switch from the top level only, so max_position_embeddings is the trained length"
+
+
+def of_the_maximum(entry: Entry, rope: Rope) -> Frequencies:
+    return compute(longrope(entry), replace(rope, original_length=rope.max_length), 8192)
+
+
+def unscaled(entry: Entry, rope: Rope) -> Frequencies:
+    return compute(Proportional(entry["params"]["partial_rotary_factor"]), rope)
+
+
 DOCUMENTED: dict[str, tuple[str, Misreading]] = {
     "c77bc4f46db4": (THREE_WAY, None),
     "c30ccbee8108": (THREE_WAY, None),
@@ -204,14 +213,8 @@ DOCUMENTED: dict[str, tuple[str, Misreading]] = {
         "llama.cpp's Llama converter overlooks partial_rotary_factor and rotates the whole head",
         lambda entry, rope: compute(MADE_BY["llama3"](entry), rope),
     ),
-    "f6a53b876b1c": (
-        "transformers 4.57 reads the switch from the top level only, so max_position_embeddings is the trained length",
-        lambda entry, rope: compute(longrope(entry), replace(rope, original_length=rope.max_length), 8192),
-    ),
-    "a820bc44a3eb": (
-        "transformers 4.51 reads the switch from the top level only, so max_position_embeddings is the trained length",
-        lambda entry, rope: compute(longrope(entry), replace(rope, original_length=rope.max_length), 8192),
-    ),
+    # transformers 4.57 and 4.51
+    **dict.fromkeys(("f6a53b876b1c", "a820bc44a3eb"), (TOP_LEVEL, of_the_maximum)),
     "bd96d5cc2355": (
         "transformers 4.45 puts max_position_embeddings into YaRN's ramp instead of the trained length",
         lambda entry, rope: compute(yarn(entry), replace(rope, original_length=rope.max_length)),
@@ -220,10 +223,7 @@ DOCUMENTED: dict[str, tuple[str, Misreading]] = {
         "vLLM ignores longrope's attention_factor",
         lambda entry, rope: compute(replace(longrope(entry), attention_factor=None), rope, 8192),  # type: ignore[type-var]
     ),
-    "235416fc9519": (
-        "vLLM ignores proportional's factor",
-        lambda entry, rope: compute(Proportional(entry["params"]["partial_rotary_factor"]), rope),
-    ),
+    "235416fc9519": ("vLLM ignores proportional's factor", unscaled),
 }
 
 
@@ -268,5 +268,4 @@ def test_every_entry_is_matched_or_documented():
 
 def test_nested_truncate_false_as_asked_differs_from_what_transformers_reads():
     entry = BY_ID["33568683d8e7"]
-    asked = compute(Yarn(8, truncate=False), rope_of(entry))
-    assert not agrees(entry, asked)
+    assert not agrees(entry, compute(Yarn(8, truncate=False), rope_of(entry)))

@@ -58,9 +58,8 @@ YARN_BY_HAND = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embed
 )
 def test_a_folder_edited_by_hand_is_not_live(kind, spec, inside, beside, words, tmp_path):
     build(kind).save_pretrained(tmp_path / "in")
-    assert {m.layer_type for m in ropescale.verify(tmp_path / "in").modules} == (
-        {"full_attention", "sliding_attention"} if kind == "gemma3_text" else {"all"}
-    )
+    wanted = {"full_attention", "sliding_attention"} if kind == "gemma3_text" else {"all"}
+    assert {m.layer_type for m in ropescale.verify(tmp_path / "in").modules} == wanted
     folder = tmp_path / "in"
     if spec:
         folder = ropescale.patch_checkpoint(folder, tmp_path / "out", TWO_LISTS if spec == "two lists" else spec).folder

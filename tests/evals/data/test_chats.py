@@ -322,9 +322,7 @@ def test_chats_without_a_token_of_the_assistant_in_reach_are_refused(refused, ch
         ("{{ raise_exception('no system') }}", "does not fit the tokenizer's chat template: no system"),
     ],
 )
-def test_a_template_that_never_ends_or_takes_the_memory_is_one_sentence(
-    template, fact, refused, checkpoint, tmp_path, monkeypatch
-):
+def test_a_template_that_never_ends_or_takes_memory_is_said(template, fact, refused, checkpoint, tmp_path, monkeypatch):
     monkeypatch.setattr(templates, "SECONDS", 1)
     monkeypatch.setattr(templates, "LONGEST", 1000)
     source, file = saved(tmp_path, "jsonl", [{"messages": TALK}]), tmp_path / "t.jinja"

@@ -164,7 +164,7 @@ def test_the_command_writes_what_eval_reads(checkpoint, texts, tmp_path, ran, re
     assert "leave no key tokens in the first 8 of" in refused(*words, "--max-length", "8", "-o", tmp_path / "k.json")
 
 
-def test_spans_of_another_text_model_or_window_stay_and_no_second_command_writes_the_file(
+def test_spans_of_another_text_model_or_window_stay_and_no_second_command_writes(
     checkpoint, texts, tmp_path, ran, refused
 ):
     out, other = tmp_path / "keys.json", write_files(tmp_path / "other", {"a.txt": TEXTS[0][::-1]})
@@ -187,9 +187,7 @@ def test_spans_of_another_text_model_or_window_stay_and_no_second_command_writes
 
 
 @pytest.mark.parametrize("continued_in_python", [False, True])
-def test_an_interrupted_search_for_keys_continues_where_it_stopped(
-    continued_in_python, checkpoint, texts, tmp_path, ran, monkeypatch
-):
+def test_an_interrupted_search_for_keys_continues(continued_in_python, checkpoint, texts, tmp_path, ran, monkeypatch):
     words = ["keys", checkpoint, "--data", texts, "--window", "8", "--stride", "5", "--alpha", "0.3", "--beta", "-7"]
     ran(*words, "-o", tmp_path / "whole.json")
     fed, score = [], Scorer.score
@@ -234,9 +232,8 @@ def test_no_more_of_a_text_is_tokenized_than_its_first_tokens(texts, tmp_path, m
     """A long file, in a line and in many."""
     tokenizer, seen = bos_tokenizer(), []
     encode = type(tokenizer).__call__
-    monkeypatch.setattr(
-        type(tokenizer), "__call__", lambda *given, **how: seen.append(given[1]) or encode(*given, **how)
-    )
+    told = lambda *given, **how: seen.append(given[1]) or encode(*given, **how)  # noqa: E731
+    monkeypatch.setattr(type(tokenizer), "__call__", told)
     for blank in ("\n", " "):
         (tmp_path / "large.txt").write_text((TEXTS[0] + blank) * 5_000)
         spans = keys(llama(vocab_size=257), tmp_path / "large.txt", tokenizer=tokenizer, **MODEL, max_length=50)

@@ -90,9 +90,8 @@ def written_by_pandas(rows, path):
     frame = pandas.DataFrame(rows)
     frame.to_json(path / "frame.json", orient="records")
     frame.to_json(path / "frame.jsonl.gz", orient="records", lines=True)
-    pyarrow.output_stream(str(path / "frame.jsonl.zst"), compression="zstd").write(
-        frame.to_json(orient="records", lines=True).encode()
-    )
+    lines = frame.to_json(orient="records", lines=True).encode()
+    pyarrow.output_stream(str(path / "frame.jsonl.zst"), compression="zstd").write(lines)
 
 
 @pytest.mark.parametrize("write", [written_by_json, written_by_datasets, written_by_pandas])
@@ -181,11 +180,7 @@ def test_a_dash_reads_standard_input(monkeypatch):
         ("rows.json", b'[{"text": "one"}', "rows.json is not readable JSON: "),
         ("rows.json", b'[{"text": "one"}, 3]', "rows.json row 1 is not an object, a text or a list of messages"),
         ("rows.json", b'[{"a": "x", "b": "y"}]', "no field 'text'; choose one: a, b"),
-        (
-            "rows.jsonl",
-            b'{"conversations": [{"from": "narrator", "value": "x"}]}',
-            "message 1 is from 'narrator', which",
-        ),
+        ("rows.jsonl", b'{"conversations": [{"from": "narrator", "value": "x"}]}', "message 1 is from 'narrator', whi"),
         ("rows.jsonl", b'{"conversations": [{"from": "human"}, {"value": "x"}]}', "message 2 of .* has no role"),
         ("rows.jsonl", b'{"instruction": "x", "output": "y", "history": ["z"]}', "is not a list of pairs"),
         ("rows.jsonl", b'{"prompt": "x", "completion": ["y"]}', "neither two texts nor two lists of messages"),
@@ -204,9 +199,7 @@ def test_what_is_wrong_with_a_file_is_one_sentence(tmp_path, name, raw, message)
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "source", ["./nowhere", "/no/such/place", "nowhere.txt", "~/no-such-file", "~no-such-user/x", ""]
-)
+@pytest.mark.parametrize("source", ["./nowhere", "/no/such/place", "nowhere.txt", "~/no-such-file", "~nobody-x/x", ""])
 def test_a_missing_file_is_not_looked_for_on_the_hub(source):
     with pytest.raises(DataError, match="no file or folder at"):
         read_texts(source)
@@ -332,9 +325,8 @@ def test_bos_is_the_tokenizers_unless_told_otherwise():
 @pytest.mark.parametrize("stride", [None, 2])
 def test_documents_that_are_left_out_are_counted_and_the_longest_is_named(stride):
     def corpus(ids, lengths, **options):
-        return Corpus(
-            ids, lengths, None, "no", PerplexityOptions(stride=stride, windows=None if stride else 1, **options)
-        )
+        options = PerplexityOptions(stride=stride, windows=None if stride else 1, **options)
+        return Corpus(ids, lengths, None, "no", options)
 
     ids = [[1] * 5, [], [2] * 3, [1] * 6, [1] * 5, [1] * 7]
     found = corpus(ids, 5, min_tokens=5)
@@ -522,7 +514,7 @@ def test_the_results_count_special_tokens_of_the_text(capsys):
     assert "special_tokens" not in perplexity(model, texts[1:], [8], tokenizer=byte_tokenizer()).to_dict()["data"]
 
 
-def test_a_line_is_bounded_before_it_is_read_and_a_long_prompt_costs_no_more_than_its_length(
+def test_a_line_is_bounded_before_it_is_read_and_a_long_prompt_costs_its_length(
     refused, checkpoint, tmp_path, monkeypatch
 ):
     path, long = tmp_path / "p.jsonl", f"{'ab ' * 2**21}What are they? 1, 2 What are they?"

@@ -29,10 +29,8 @@ class Worst(Metric[Stored, WorstRow]):
     row, key, columns = WorstRow, "worst", {"worst_nll": "worst"}
 
     def reduce(self, stored):
-        return [
-            WorstRow(schedule, length, max(float(nll.max()) for nll in stored.losses(schedule, length)))
-            for schedule, length in stored.read_from
-        ]
+        read = ((each, max(float(nll.max()) for nll in stored.losses(*each))) for each in stored.read_from)
+        return [WorstRow(*each, most) for each, most in read]
 
     def to_markdown(self, stored):
         return [f"The worst loss is {max(row.worst for row in self.rows(stored)):.3f}."]

@@ -42,10 +42,8 @@ def table(rng, schedules, documents, lengths=(TRAINED, 16, LONGEST), skew="none"
     added = (0.2 * draws(rng, (schedules, documents, 3), skew) + means)[:, :, parts]
     losses = (base + added).astype(np.float32)[:, :, : max(lengths) - 1]
     names = [baseline, *(f"s{n}" for n in range(1, schedules))]
-    passes = [
-        Pass(name, f"{n:064}", tuple(lengths), list(each), documents)
-        for n, (name, each) in enumerate(zip(names, losses, strict=True))
-    ]
+    named = enumerate(zip(names, losses, strict=True))
+    passes = [Pass(name, f"{n:064}", tuple(lengths), list(each), documents) for n, (name, each) in named]
     cut = np.repeat(base, max(lengths) - TRAINED, 1).astype(np.float32)
     model = {"path": "m", "dtype": "float32", "parameters": 1, "weights": "0" * 64}
     facts = {"source": "x", "sha256": "f" * 64, "documents": documents, "tokens": documents * (LONGEST - 1)}

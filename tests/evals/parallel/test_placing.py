@@ -45,9 +45,7 @@ def test_weights_that_wait_on_the_disk_give_the_same_numbers(checkpoint):
         assert all(np.array_equal(a, b) for a, b in zip(mine.nll, other.nll, strict=True))
 
 
-def test_a_device_map_on_the_command_line_reaches_the_model_and_gives_the_same_rows(
-    checkpoint, texts, ran, monkeypatch
-):
+def test_a_device_map_of_the_command_line_reaches_the_model_and_gives_equal_rows(checkpoint, texts, ran, monkeypatch):
     maps = []
 
     def load(*given, **named):

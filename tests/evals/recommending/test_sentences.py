@@ -43,9 +43,8 @@ def table(documents, shifts, seed=0, skewed=False, noise=0.02):
         means[name] = shared + shift + noise * drawn
     # Up to the trained length, truncation has the losses of the unchanged model.
     beyond = np.tile((255 * means.pop(TRUNCATION) - 63 * means[AS_IS]) / 192, 192).astype(np.float32)
-    passes = [
-        Pass(name, "", goal.lengths, list(np.tile(mean, 255).astype(np.float32)), 0) for name, mean in means.items()
-    ]
+    losses = {name: list(np.tile(mean, 255).astype(np.float32)) for name, mean in means.items()}
+    passes = [Pass(name, "", goal.lengths, each, 0) for name, each in losses.items()]
     ids = np.arange(256)
     ids[200:227] = ids[100:127]  # 20 far repeats
     losses = Stored(
@@ -131,8 +130,6 @@ def test_a_schedule_that_follows_the_length_says_what_its_folder_does_and_which_
     ropescale.patch_checkpoint(tmp_path / "model", tmp_path / "out", "dynamic:factor=1")
     assert json.loads((tmp_path / "out" / "config.json").read_text())["max_position_embeddings"] == 64
     for length in (100, 256):
-        fixed, follows = (
-            ropescale.frequencies(CONFIG, spec, length=length)["all"].inv_freq
-            for spec in ("ntk:factor=4", "dynamic:factor=1")
-        )
+        specs = ("ntk:factor=4", "dynamic:factor=1")
+        fixed, follows = (ropescale.frequencies(CONFIG, spec, length=length)["all"].inv_freq for spec in specs)
         assert (fixed == follows) == (length == 256)

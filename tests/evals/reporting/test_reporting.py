@@ -295,10 +295,8 @@ CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.whic
 @pytest.mark.skipif(CHROMIUM is None, reason="needs a Chromium; CHROMIUM=/path/to/chrome names one")
 def test_in_a_browser_the_switches_work_by_keyboard_and_no_window_is_too_narrow(folder, other, tmp_path):
     (tmp_path / "page.html").write_text(page(load([folder, other])), encoding="utf-8")
-    python, script = (
-        environment("browser", "playwright==1.55.0"),
-        Path(__file__).parents[2] / "helpers" / "scripts" / "browsing.py",
-    )
+    python = environment("browser", "playwright==1.55.0")
+    script = Path(__file__).parents[2] / "helpers" / "scripts" / "browsing.py"
     words = [python, script, tmp_path / "page.html", CHROMIUM, tmp_path / "narrow.png"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

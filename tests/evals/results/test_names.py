@@ -49,11 +49,8 @@ def test_the_page_has_the_names(measured):
     name = stored["protocol"]["named"][exact]
     runs = load([measured[1]])
     labels = [each.label for each in series_of(runs)]
-    assert (
-        name.endswith("1/factors.json")
-        and labels[:2] == ["as-is", name]
-        and labels[3:] == ["yarn:factor=2", "truncation"]
-    )
+    assert name.endswith("1/factors.json")
+    assert (labels[:2], labels[3:]) == (["as-is", name], ["yarn:factor=2", "truncation"])
     shown = page(runs)
     header = shown[shown.index("<header>") : shown.index("</header>")]
     assert "factors.json" in shown and "beta_fast" not in header, header

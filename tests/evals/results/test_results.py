@@ -214,10 +214,8 @@ def test_markdown_has_a_row_per_schedule_and_a_column_per_length(result):
 
 def test_the_windows_of_an_interrupted_run_keep_their_size_and_sources_count_scored_tokens():
     marks = np.array([[0, 1, 1, 0, 1], [0, 0, 0, 1, 1], [0, 1, 0, 1, 0]], bool)
-    texts = [
-        dataclasses.replace(each, scored=mark, source=source)
-        for each, mark, source in zip(from_ids([[1, 2, 3, 4, 5]] * 3), marks, ["a", "a", "b"])
-    ]
+    given = zip(from_ids([[1, 2, 3, 4, 5]] * 3), marks, ["a", "a", "b"])
+    texts = [dataclasses.replace(each, scored=mark, source=source) for each, mark, source in given]
     result = made_up([1.0])
     result.documents, result.windows = texts, [2, 1]
     result.passes[:] = [Pass("as-is", "0", (4,), [np.ones(3, np.float32)] * 3, 1)]  # 5 was not finished

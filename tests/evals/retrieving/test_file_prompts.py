@@ -135,9 +135,7 @@ def test_what_is_generated_counts_in_the_length_and_bos_takes_the_place_of_the_l
     for bos, fits in (("no", 59), ("auto", 60)):  # 50 + 10 - 1, and BOS
         (prompt,) = prompts_of([given], [fits], bos=bos, new_tokens=10, match="any").prompts[fits]
         assert (prompt.generation.new_tokens, prompt.generation.any_of) == (10, True)
-        with pytest.raises(
-            DataError, match=rf"no prompt belongs to length {fits - 1}: .* takes at least {fits} positions"
-        ):
+        with pytest.raises(DataError, match=rf"no prompt belongs to length {fits - 1}: .* takes at least {fits} pos"):
             prompts_of([given], [fits - 1], bos=bos, new_tokens=10)
 
 
@@ -220,13 +218,10 @@ def hold(model, length):
 
 def test_prompts_fed_together_are_scored_as_alone_and_stop_at_the_end_of_the_text():
     model, rows = llama(vocab_size=257), [row(name, code) for name, code in (("amber", "48213"), ("ebony", "10992"))]
-    model.generation_config.eos_token_id = naive_greedy(
-        model, prompts_of(rows, [512]).prompts[512][0].generation.ids, 3
-    )[2]
-    one, many = (
-        retrieval(model, [512], tokenizer=byte_tokenizer(), prompts=rows, batch_tokens=size, new_tokens=9).answers
-        for size in (1, 10_000)
-    )
+    ids = prompts_of(rows, [512]).prompts[512][0].generation.ids
+    model.generation_config.eos_token_id = naive_greedy(model, ids, 3)[2]
+    given = {"tokenizer": byte_tokenizer(), "prompts": rows, "new_tokens": 9}
+    one, many = (retrieval(model, [512], batch_tokens=size, **given).answers for size in (1, 10_000))
     assert [each.generated for each in one] == [each.generated for each in many]
     assert [each.nll for each in one] == pytest.approx([each.nll for each in many], abs=2e-5)
     assert len(one[0].generated) <= 2
@@ -272,9 +267,8 @@ def test_the_intervals_of_changes_hold_for_the_schedules_of_a_length_together():
 
 def test_a_folder_of_files_is_asked_task_by_task_and_continues_byte_for_byte(ran, checkpoint, tmp_path, monkeypatch):
     for task in ("code", "qa_own"):
-        write(
-            tmp_path / "data" / task / "validation.jsonl", [row(each, "48213", 1) for each in ("amber", "fig", "onyx")]
-        )
+        rows = [row(each, "48213", 1) for each in ("amber", "fig", "onyx")]
+        write(tmp_path / "data" / task / "validation.jsonl", rows)
     (tmp_path / "data" / "readme.txt").write_text("not a prompt")
     words = ["retrieval", checkpoint, "--prompts", tmp_path / "data", "--lengths", "384", "--new-tokens", "4",
              "--schedule", "linear:factor=8", "--batch-tokens", "1", "-o"]  # fmt: skip

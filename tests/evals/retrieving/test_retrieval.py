@@ -35,9 +35,8 @@ def byte_fallback_tokenizer():
     vocabulary = {token: i for i, token in enumerate(["<unk>", *(f"<0x{i:02X}>" for i in range(256)), *letters])}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token="<unk>", byte_fallback=True))
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
-    tokenizer.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
-    )
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    tokenizer.decoder = decoders.Sequence(steps)
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>")
 
 
@@ -137,10 +136,8 @@ def with_answer(prompt, answer):
 def answered(model, given):
     """Pairs each prompt's question with the NLL of its answer and whether it is right."""
     scores = AnswerScorer(model, given).scores(given)
-    return [
-        (prompt.questions[0], float(nll.sum(dtype=float)), bool(right.all()))
-        for prompt, (nll, right) in zip(given, scores, strict=True)
-    ]
+    both = zip([each.questions[0] for each in given], scores, strict=True)
+    return [(question, float(nll.sum(dtype=float)), bool(right.all())) for question, (nll, right) in both]
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -148,9 +145,8 @@ def test_an_answer_is_correct_exactly_when_greedy_decoding_writes_it(seed):
     model = llama(vocab_size=257, seed=seed)
     prompt = made(length=200, seed=seed)[0]
     asked = prompt.questions[0].ids[: -prompt.questions[0].tokens]
-    written = model.generate(
-        torch.tensor(asked)[None], max_new_tokens=6, min_new_tokens=6, do_sample=False, pad_token_id=0
-    )[0, len(asked) :].tolist()
+    how = {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False, "pad_token_id": 0}
+    written = model.generate(torch.tensor(asked)[None], **how)[0, len(asked) :].tolist()
     for place in range(6):
         wrong = [*written[:place], (written[place] + 1) % 257, *written[place + 1 :]]
         rights = [answered(model, [with_answer(prompt, answer)])[0][2] for answer in (written, wrong)]
@@ -219,9 +215,8 @@ def reaching():
 
 @pytest.fixture(scope="module")
 def result(reaching):
-    return ropescale.evals.retrieval(
-        reaching, LENGTHS, ["linear:factor=4"], tokenizer=byte_tokenizer(), depths=DEPTHS, trials=4
-    )
+    given = {"tokenizer": byte_tokenizer(), "depths": DEPTHS, "trials": 4}
+    return ropescale.evals.retrieval(reaching, LENGTHS, ["linear:factor=4"], **given)
 
 
 def marked(result, right):
@@ -313,9 +308,8 @@ def test_fewer_than_ten_prompts_decide_nothing_about_the_loss(result):
 
 def test_length_dependent_tables_are_frozen_at_the_length_asked_at():
     model = lookup_llama()
-    ropescale.evals.retrieval(
-        model, [256, 512, 1024], ["dynamic:factor=2"], tokenizer=byte_tokenizer(), depths=[1.0], trials=1
-    )
+    given = {"tokenizer": byte_tokenizer(), "depths": [1.0], "trials": 1}
+    ropescale.evals.retrieval(model, [256, 512, 1024], ["dynamic:factor=2"], **given)
     for length in (512, 1024):
         slowest = {call["slowest"] for call in model.seen if call["shape"][1] == length}
         theta = 10000 * (2 * length / 256 - 1) ** (8 / 6)  # a head of 8, so d / (d - 2) = 8 / 6
@@ -324,9 +318,8 @@ def test_length_dependent_tables_are_frozen_at_the_length_asked_at():
 
 def test_schedules_with_the_same_tables_are_asked_once():
     model = lookup_llama()
-    result = ropescale.evals.retrieval(
-        model, [300], ["base", "linear:factor=1"], tokenizer=byte_tokenizer(), depths=2, trials=2
-    )
+    given = {"tokenizer": byte_tokenizer(), "depths": 2, "trials": 2}
+    result = ropescale.evals.retrieval(model, [300], ["base", "linear:factor=1"], **given)
     assert result.schedules == ["as-is", "base", "linear:factor=1"]
     assert len(model.seen) == 1  # four prompts together
     assert len(result.answers) == 3 * 4
@@ -347,7 +340,7 @@ def test_depths_that_cannot_be_are_refused(depths):
 
 
 @pytest.mark.parametrize(
-    ("lengths", "trials", "words"), [([300], 0, "trials must be 1 or more, not 0"), ([], 1, "no lengths")]
+    ("lengths", "trials", "words"), [([300], 0, "trials must be 1 or more"), ([], 1, "no lengths")]
 )
 def test_what_cannot_be_asked_is_one_sentence(lengths, trials, words):
     with pytest.raises(ropescale.RopescaleError, match=words):

@@ -68,13 +68,10 @@ def test_a_token_is_predicted_from_what_the_definition_says(sizes, lengths, stri
     result, rows = measured(PREFIX_MEAN, ids, lengths, stride, bos, batch_tokens, chunk, schedule)
     first = [BOS] if bos else []
     for length in lengths:
-        exact = [
-            [
-                prefix_mean_nll(HEAD, [*first, *(each[s] for s in seen)], each[t])
-                for t, seen in contexts(len(each), length, stride, bos)
-            ]
-            for each in kept
-        ]
+        exact = []
+        for each in kept:
+            seen = contexts(len(each), length, stride, bos)
+            exact.append([prefix_mean_nll(HEAD, [*first, *(each[s] for s in past)], each[t]) for t, past in seen])
         flat = np.concatenate(exact)
         assert rows[length].tokens == len(flat) and rows[length].documents == len(kept)
         assert rows[length].nll == pytest.approx(math.fsum(flat) / len(flat), abs=1e-6)

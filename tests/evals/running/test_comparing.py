@@ -146,10 +146,8 @@ def test_it_can_be_left_out_and_is_not_known_beyond_the_trained_length():
 
 def test_windows_fed_in_chunks_and_models_scored_whole_give_the_same_numbers(monkeypatch):
     expected = perplexity(llama(), IDS, [64], SCHEDULES)
-    for target, name, instead in (
-        (Executor, "_estimated_chunk", lambda self, batch: 10),
-        (Scorer, "check", lambda self, ids: setattr(self, "split", False)),
-    ):
+    chunk, check = lambda self, batch: 10, lambda self, ids: setattr(self, "split", False)
+    for target, name, instead in ((Executor, "_estimated_chunk", chunk), (Scorer, "check", check)):
         with monkeypatch.context() as patched:
             patched.setattr(target, name, instead)
             found = perplexity(llama(), IDS, [64], SCHEDULES)

@@ -128,14 +128,9 @@ def test_a_remapped_model_is_not_saved_changed_copied_decoded_or_measured_as_it_
     model, ids = llama(), torch.tensor([documents(1, LENGTH)[0][:LENGTH]])
     with remapped(model, LENGTH):
         for part in (model, model.model):
-            for act in (
-                lambda part=part: part.save_pretrained(tmp_path),
-                lambda part=part: part.set_attn_implementation("sdpa"),
-            ):
-                with pytest.raises(
-                    RopescaleError, match="the positions of this model are remapped, which no file desc"
-                ):
-                    act()
+            for act, given in ((part.save_pretrained, tmp_path), (part.set_attn_implementation, "sdpa")):
+                with pytest.raises(RopescaleError, match="the positions of this model are remapped, which no file"):
+                    act(given)
         with pytest.raises(ConfigError, match="remapped already"), remapped(model, LENGTH):
             pass
         with pytest.raises(DataError, match=r"leave the block, or give remapped=True"):

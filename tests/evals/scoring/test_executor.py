@@ -133,9 +133,7 @@ def test_models_of_users_fit_onto_their_cards_whole_and_what_cannot_is_refused(m
     assert llama.chunk(524_288) is None and 28e9 < llama.whole(524_288, 524_288) < 45e9
     assert llama.batch_tokens(4096) == 32_768
     llama.refuse(1_000_000, chunks=True)
-    with pytest.raises(
-        RunError, match=r"a window of 2,000,000 positions needs about [\d,.]+ GB, but .* at most "
-    ) as said:
+    with pytest.raises(RunError, match=r"a window of 2,000,000 positions needs about [\d,.]+ GB, but .* at ") as said:
         llama.refuse(2_000_000, chunks=True)
     fitting = int(re.search(r"at most ([\d,]+) positions fit", str(said.value))[1].replace(",", ""))
     assert llama.whole(fitting, fitting) <= memory.budget(llama.model, 1) < llama.whole(fitting + 1, fitting + 1)

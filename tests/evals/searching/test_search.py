@@ -245,9 +245,8 @@ def test_the_progress_says_the_loss_of_the_step_and_on_held_out_text(capsys, mon
     told = search(llama(), TEXT, 128, progress=True, **BUDGET).search
     printed = capsys.readouterr().err.splitlines()
     lines = [line for line in printed if line.startswith("search: gradient: ")]
-    assert "a verdict needs 16 documents of 128 tokens, and there are 12;" in " ".join(
-        printed[: printed.index(lines[0])]
-    )
+    before = " ".join(printed[: printed.index(lines[0])])
+    assert "a verdict needs 16 documents of 128 tokens, and there are 12;" in before
     first, best = told.checks[0].loss, min(check.loss for check in told.checks)
     assert f"loss {first:.4f} held out" in lines[0]
     last = f"loss {told.steps[-1].loss:.4f} (held out {first:.4f} at first, {best:.4f} at best)"

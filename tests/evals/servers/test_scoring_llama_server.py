@@ -41,9 +41,7 @@ def asked(engine):
     return [len(body["prompt"]) for body in engine.scored]
 
 
-def test_a_file_and_the_folder_it_came_from_are_scored_alike_and_the_cost_is_told(
-    checkpoint, text, tokens, tmp_path, ran
-):
+def test_a_file_and_the_folder_it_came_from_are_scored_alike_and_the_cost_told(checkpoint, text, tokens, tmp_path, ran):
     few = ["--max-docs", "2", "-o"]
     with (
         serving(
@@ -55,9 +53,7 @@ def test_a_file_and_the_folder_it_came_from_are_scored_alike_and_the_cost_is_tol
         _, said = ran(*words(one, checkpoint, text, *given, *few, tmp_path / "served"))
     ran("eval", checkpoint, "--schedule", YARN, "--data", text, "--lengths", "16,64", "--windows", "1",
         *few, tmp_path / "loaded")  # fmt: skip
-    assert re.search(
-        r"up to [\d,]+ tokens to score: llama-server scores a token per request, each a decoding step", said
-    )
+    assert re.search(r"up to [\d,]+ tokens to score: llama-server scores a token per request, each a decoding", said)
     found, wanted = tensors(tmp_path / "served"), tensors(tmp_path / "loaded")
     names = [name for name in wanted if "@" in name and "kl" not in name and "same top" not in name]
     assert names and all(np.abs(found[name] - wanted[name]).max() < 1e-4 for name in names)
@@ -94,9 +90,7 @@ def test_tokens_are_forced_one_after_the_other_up_to_the_whole_context():
     assert last["nll"] == pytest.approx(every["nll"][-4:])
 
 
-@pytest.mark.parametrize(
-    ("far", "requests"), [(0.0, 3), (-60.0, 4), (60.0, 4)], ids=["alike", "a rare token", "a rare plain one"]
-)
+@pytest.mark.parametrize(("far", "requests"), [(0.0, 3), (-60.0, 4), (60.0, 4)], ids=["alike", "rare", "rare, plain"])
 def test_a_token_that_ends_within_a_character_is_compared_with_a_plain_one(far, requests):
     """Token 200 is never plain, 21 always; no probability may leave what float32 holds."""
     logprobs = lambda ids: [-1.5 + min(far, 0) if id == 200 else -2.5 - max(far, 0) for id in ids[1:]]  # noqa: E731

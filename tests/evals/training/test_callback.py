@@ -72,9 +72,8 @@ class At(TrainerCallback):
     ids=["frequencies", "scale", "bfloat16", "meta", "uninitialised", "forward"],
 )  # fmt: skip
 def test_a_broken_table_stops_the_training_before_its_first_step(source, tmp_path, breaks, said):
-    made = training.trainer(
-        training.loaded(source), tmp_path, At(step0=breaks), ropescale.TrainingCallback(YARN), save_strategy="no"
-    )
+    callbacks = At(step0=breaks), ropescale.TrainingCallback(YARN)
+    made = training.trainer(training.loaded(source), tmp_path, *callbacks, save_strategy="no")
     with pytest.raises(VerificationError, match=said):
         made.train()
     assert made.state.global_step == 0

@@ -55,9 +55,8 @@ def test_two_processes_train_with_the_schedule_live_or_stop_with_the_same_line(t
 
     folder = tmp_path / "live" / "checkpoint-4"
     assert ropescale.verify(folder).live
-    oracle = ropescale.evals.perplexity(
-        training.loaded(folder), tiny.documents(3, 300, 256), "64,256", tokenizer=tiny.byte_tokenizer()
-    )
+    texts = tiny.documents(3, 300, 256)
+    oracle = ropescale.evals.perplexity(training.loaded(folder), texts, "64,256", tokenizer=tiny.byte_tokenizer())
     assert one["measured"] == two["measured"] and one["rows"] == two["rows"] == training_together.ROWS
     for row in oracle.rows:
         assert one["measured"]["4"][f"eval_ppl_{row.length}"] == pytest.approx(row.ppl, rel=1e-6)

@@ -59,9 +59,8 @@ def test_pose_draws_every_cut_and_shift_alike_and_reaches_every_distance():
     """The oracle is a loop over every place where a window can be cut, and every shift; both are drawn evenly."""
     window, target = 6, 16
     shifts = range(target - window + 1)
-    possible = Counter(
-        (*range(first), *range(first + skip, window + skip)) for first in range(1, window // 2 + 1) for skip in shifts
-    )
+    cuts = range(1, window // 2 + 1)
+    possible = Counter((*range(cut), *range(cut + skip, window + skip)) for cut in cuts for skip in shifts)
     drawn = Counter()
     for seed in range(1500):
         batch = PoseWindows(target)(rows(1, window, seed))
