@@ -13,24 +13,8 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.gpt_neox.modeling_gpt_neox import GPTNeoXRotaryEmbedding
 from transformers.models.hunyuan_v1_dense import modeling_hunyuan_v1_dense as hunyuan
 
+from ropescale import schedules as sch
 from ropescale.rope import Rope
-from ropescale.schedules import (
-    Abf,
-    AsIs,
-    Base,
-    BuiltIn,
-    Dynamic,
-    Frequencies,
-    Linear,
-    Llama3,
-    LongRope,
-    Ntk,
-    NtkByParts,
-    Proportional,
-    Yarn,
-    compute,
-    from_rope_parameters,
-)
 
 RTOL = 2e-6  # transformers computes in float32
 
@@ -63,7 +47,7 @@ def config_of(rope: Rope, parameters: Any, maximum: int | None = None) -> LlamaC
     )
 
 
-def stock(config: Any, length: int | None = None, layer_type: str | None = None) -> Frequencies:
+def stock(config: Any, length: int | None = None, layer_type: str | None = None) -> sch.Frequencies:
     """What transformers computes for a configuration when ``length`` tokens are processed."""
     parameters = config.rope_parameters if layer_type is None else config.rope_parameters[layer_type]
     kind = parameters["rope_type"]
@@ -71,10 +55,10 @@ def stock(config: Any, length: int | None = None, layer_type: str | None = None)
         table, scale = GPTNeoXRotaryEmbedding.compute_default_rope_parameters(config)
     else:
         table, scale = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"), seq_len=length, layer_type=layer_type)
-    return Frequencies(table.double().tolist(), float(scale))
+    return sch.Frequencies(table.double().tolist(), float(scale))
 
 
-def assert_same(ours: Frequencies, theirs: Frequencies) -> None:
+def assert_same(ours: sch.Frequencies, theirs: sch.Frequencies) -> None:
     assert list(ours.inv_freq) == pytest.approx(list(theirs.inv_freq), rel=RTOL, abs=0)
     assert ours.attention_scale == pytest.approx(theirs.attention_scale, rel=RTOL)
 
@@ -103,11 +87,11 @@ LLAMA3S: list[dict[str, Any]] = [
 ]
 
 
-NATIVE: list[tuple[BuiltIn, dict[str, Any]]] = [
-    (Base(), {"rope_type": "default"}),
-    *((Linear(s), {"rope_type": "linear", "factor": s}) for s in (1.0, 4.0, 64.0)),
-    *((Yarn(**fields), {"rope_type": "yarn", **fields}) for fields in YARNS),
-    *((Llama3(**fields), {"rope_type": "llama3", **fields}) for fields in LLAMA3S),
+NATIVE: list[tuple[sch.BuiltIn, dict[str, Any]]] = [
+    (sch.Base(), {"rope_type": "default"}),
+    *((sch.Linear(s), {"rope_type": "linear", "factor": s}) for s in (1.0, 4.0, 64.0)),
+    *((sch.Yarn(**fields), {"rope_type": "yarn", **fields}) for fields in YARNS),
+    *((sch.Llama3(**fields), {"rope_type": "llama3", **fields}) for fields in LLAMA3S),
 ]
 """Schedules beside the rope parameters that mean the same, as a person would write them."""
 
@@ -115,7 +99,7 @@ NATIVE: list[tuple[BuiltIn, dict[str, Any]]] = [
 def label(value: Any) -> str:
     if isinstance(value, Rope):
         return f"d{value.rotary_dim}of{value.head_dim}-L{value.original_length}"
-    return type(value).__name__ if isinstance(value, BuiltIn) else "-".join(str(v) for v in value.values())
+    return type(value).__name__ if isinstance(value, sch.BuiltIn) else "-".join(str(v) for v in value.values())
 
 
 def with_original(rope: Rope, parameters: dict[str, Any]) -> dict[str, Any]:
@@ -126,12 +110,12 @@ def with_original(rope: Rope, parameters: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("rope", GEOMETRIES, ids=label)
 @pytest.mark.parametrize(("schedule", "parameters"), NATIVE, ids=label)
 def test_a_schedule_its_native_form_and_as_is_are_transformers_own_function(rope, schedule, parameters):
-    assert_same(compute(schedule, rope), stock(config_of(rope, with_original(rope, parameters))))
-    assert_same(stock(config_of(rope, schedule.rope_parameters(rope))), compute(schedule, rope))
+    assert_same(sch.compute(schedule, rope), stock(config_of(rope, with_original(rope, parameters))))
+    assert_same(stock(config_of(rope, schedule.rope_parameters(rope))), sch.compute(schedule, rope))
     longest, unread = rope.original_length * 16, 7 if "original" in str(with_original(rope, parameters)) else None
     config = config_of(rope, with_original(rope, parameters), maximum=longest)
     read = replace(rope, theta=1.0, original_length=unread or rope.original_length, max_length=longest)
-    assert_same(compute(AsIs(), replace(read, scaling=config.rope_parameters)), stock(config))
+    assert_same(sch.compute(sch.AsIs(), replace(read, scaling=config.rope_parameters)), stock(config))
 
 
 @pytest.mark.parametrize("rope", GEOMETRIES, ids=label)
@@ -139,11 +123,11 @@ def test_a_schedule_its_native_form_and_as_is_are_transformers_own_function(rope
     ("factor", "times"), [*((factor, times) for factor in (1.0, 2.0) for times in (0.5, 1, 1.001, 7.3)), (8.0, 32)]
 )
 def test_dynamic_follows_the_length_as_transformers_does(rope: Rope, factor: float, times: float) -> None:
-    length, schedule = int(rope.original_length * times), Dynamic(factor)
+    length, schedule = int(rope.original_length * times), sch.Dynamic(factor)
     config = config_of(rope, schedule.rope_parameters(rope), maximum=rope.original_length)
-    assert_same(compute(schedule, rope, length), stock(config, length))
+    assert_same(sch.compute(schedule, rope, length), stock(config, length))
     read = replace(rope, original_length=7, max_length=rope.original_length, scaling=config.rope_parameters)
-    assert_same(compute(AsIs(), read, length), stock(config, length))
+    assert_same(sch.compute(sch.AsIs(), read, length), stock(config, length))
 
 
 @pytest.mark.parametrize("rope", GEOMETRIES, ids=label)
@@ -152,47 +136,51 @@ def test_dynamic_follows_the_length_as_transformers_does(rope: Rope, factor: flo
 def test_longrope_switches_lists_as_transformers_does(rope: Rope, given: dict[str, Any], beyond: int) -> None:
     rope = replace(rope, max_length=rope.original_length * 4)
     length = rope.original_length + beyond
-    schedule = LongRope(**lists(rope.pairs), **given)
+    schedule = sch.LongRope(**lists(rope.pairs), **given)
     by_hand = {"rope_type": "longrope", **{k: list(v) for k, v in lists(rope.pairs).items()}, **given}
     config = config_of(rope, with_original(rope, by_hand))
-    assert_same(compute(schedule, rope, length), stock(config, length))
+    assert_same(sch.compute(schedule, rope, length), stock(config, length))
     assert_same(stock(config_of(rope, schedule.rope_parameters(rope)), length), stock(config, length))
-    assert_same(compute(AsIs(), replace(rope, scaling=config.rope_parameters), length), stock(config, length))
+    assert_same(sch.compute(sch.AsIs(), replace(rope, scaling=config.rope_parameters), length), stock(config, length))
 
 
 @pytest.mark.parametrize("rope", [r for r in GEOMETRIES if r.head_dim == r.rotary_dim], ids=label)
 @pytest.mark.parametrize("partial", [0.0, 0.25, 0.3, 0.75, 1.0])
 @pytest.mark.parametrize("factor", [1.0, 8.0])
 def test_proportional_is_transformers_own_function(rope: Rope, partial: float, factor: float) -> None:
-    schedule = Proportional(partial, factor)
+    schedule = sch.Proportional(partial, factor)
     by_hand = {"rope_type": "proportional", "partial_rotary_factor": partial, "factor": factor}
     config = config_of(rope, by_hand)
-    assert_same(compute(schedule, rope), stock(config))
+    assert_same(sch.compute(schedule, rope), stock(config))
     assert_same(stock(config_of(rope, schedule.rope_parameters(rope))), stock(config))
     read = replace(rope, rotated_pairs=int(partial * rope.head_dim // 2), scaling=config.rope_parameters)
-    assert_same(compute(AsIs(), read), stock(config))
+    assert_same(sch.compute(sch.AsIs(), read), stock(config))
 
 
-@pytest.mark.parametrize("schedule", [Base(), Linear(4), Ntk(8), Abf(2e6)], ids=label)
+@pytest.mark.parametrize("schedule", [sch.Base(), sch.Linear(4), sch.Ntk(8), sch.Abf(2e6)], ids=label)
 @pytest.mark.parametrize("turning", [0, 5, 16, 31])
-def test_theta_and_linear_keep_their_native_form_where_only_some_pairs_turn(schedule: BuiltIn, turning: int) -> None:
+def test_theta_and_linear_keep_their_native_form_where_only_some_pairs_turn(
+    schedule: sch.BuiltIn, turning: int
+) -> None:
     rope = Rope(64, 1e6, 4096, rotated_pairs=turning)
-    assert_same(stock(config_of(rope, schedule.rope_parameters(rope))), compute(schedule, rope))
+    assert_same(stock(config_of(rope, schedule.rope_parameters(rope))), sch.compute(schedule, rope))
 
 
 @pytest.mark.parametrize("rope", GEOMETRIES, ids=label)
-@pytest.mark.parametrize("schedule", [Ntk(1), Ntk(8), Abf(2e6), NtkByParts(8), NtkByParts(4, beta_fast=8)], ids=label)
-def test_schedules_without_a_type_of_their_own_are_written_as_another(rope: Rope, schedule: BuiltIn) -> None:
+@pytest.mark.parametrize(
+    "schedule", [sch.Ntk(1), sch.Ntk(8), sch.Abf(2e6), sch.NtkByParts(8), sch.NtkByParts(4, beta_fast=8)], ids=label
+)
+def test_schedules_without_a_type_of_their_own_are_written_as_another(rope: Rope, schedule: sch.BuiltIn) -> None:
     written = schedule.rope_parameters(rope)
     assert written is not None
     assert written["rope_type"] in ("default", "llama3")
-    assert_same(stock(config_of(rope, written)), compute(schedule, rope))
+    assert_same(stock(config_of(rope, written)), sch.compute(schedule, rope))
 
 
 def test_a_trained_length_below_one_turn_keeps_every_pair_as_in_transformers() -> None:
     rope = Rope(64, 10_000.0, 2)
     config = config_of(rope, {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 2})
-    result = compute(Yarn(8), rope)
+    result = sch.compute(sch.Yarn(8), rope)
     assert_same(result, stock(config))
     assert list(result.inv_freq) == rope.inv_freq()
 
@@ -201,9 +189,9 @@ def test_a_beta_of_zero_means_the_default_as_in_transformers() -> None:
     rope = Rope(64, 10_000.0, 4096)
     written = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096}
     config = config_of(rope, {**written, "beta_fast": 0, "beta_slow": 0})
-    read = compute(AsIs(), replace(rope, scaling=config.rope_parameters))
+    read = sch.compute(sch.AsIs(), replace(rope, scaling=config.rope_parameters))
     assert_same(read, stock(config))
-    assert read == compute(Yarn(4), rope)
+    assert read == sch.compute(sch.Yarn(4), rope)
 
 
 @pytest.mark.parametrize("truncate", [True, False])
@@ -223,8 +211,8 @@ def test_truncate_per_layer_type_is_read_as_transformers_reads_it(truncate: bool
     )
     rope = Rope(64, 1e6, 4096, max_length=32_768, layer_type="full_attention")
     read = replace(rope, scaling=config.rope_parameters["full_attention"])
-    assert_same(compute(AsIs(), read), stock(config, layer_type="full_attention"))
-    assert (Yarn(8, truncate=truncate).rope_parameters(rope) is None) == (not truncate)
+    assert_same(sch.compute(sch.AsIs(), read), stock(config, layer_type="full_attention"))
+    assert (sch.Yarn(8, truncate=truncate).rope_parameters(rope) is None) == (not truncate)
 
 
 def test_hunyuans_fixed_alpha_is_read_as_its_own_class_computes_it() -> None:
@@ -232,18 +220,18 @@ def test_hunyuans_fixed_alpha_is_read_as_its_own_class_computes_it() -> None:
     sizes = {"hidden_size": 128, "num_attention_heads": 2, "head_dim": 64, "max_position_embeddings": 4096}
     config = hunyuan.HunYuanDenseV1Config(**sizes, rope_parameters=parameters)
     module = hunyuan.HunYuanDenseV1RotaryEmbedding(config)
-    table = Frequencies(module.inv_freq.double().tolist(), float(module.attention_scaling))
-    assert_same(compute(AsIs(), Rope(64, 1e4, 4096, scaling=parameters)), table)
+    table = sch.Frequencies(module.inv_freq.double().tolist(), float(module.attention_scaling))
+    assert_same(sch.compute(sch.AsIs(), Rope(64, 1e4, 4096, scaling=parameters)), table)
 
 
 def test_a_scaling_without_its_factor_takes_it_from_the_two_lengths() -> None:
     rope = Rope(64, 1e4, 4096, max_length=32_768, scaling={"rope_type": "yarn", "factor": None})
-    assert from_rope_parameters(rope)[0] == Yarn(8.0)
+    assert sch.from_rope_parameters(rope)[0] == sch.Yarn(8.0)
 
 
 def test_phi3_names_of_longrope_are_understood() -> None:
     numbers = lists(32)
     for old in ("su", "yarn"):
         scaling = {"type": old, **{key: list(value) for key, value in numbers.items()}}
-        schedule, _ = from_rope_parameters(Rope(64, 1e4, 4096, max_length=131_072, scaling=scaling))
-        assert schedule == LongRope(**numbers)
+        schedule, _ = sch.from_rope_parameters(Rope(64, 1e4, 4096, max_length=131_072, scaling=scaling))
+        assert schedule == sch.LongRope(**numbers)

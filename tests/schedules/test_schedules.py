@@ -11,62 +11,34 @@ from typing import Any
 
 import pytest
 
+from ropescale import schedules as sch
 from ropescale.errors import CheckpointError, ScheduleError
 from ropescale.rope import Rope
-from ropescale.schedules import (
-    Abf,
-    AsIs,
-    Base,
-    BuiltIn,
-    Cope,
-    Dynamic,
-    DynamicYarn,
-    Frequencies,
-    Giraffe,
-    Linear,
-    Llama3,
-    LongRope,
-    Ntk,
-    NtkByParts,
-    NtkCritical,
-    NtkMixed,
-    NtkSu,
-    Proportional,
-    Resonance,
-    Table,
-    Yarn,
-    compute,
-    create,
-    lookup,
-    names,
-    parse,
-    to_dict,
-)
 
 ROPE = Rope(64, 10_000.0, 4096)
 PAIRS = ROPE.pairs
 GROWING = tuple(1 + 0.25 * i for i in range(PAIRS))
 
-EXAMPLES: dict[str, BuiltIn] = {
-    "as-is": AsIs(),
-    "base": Base(),
-    "linear": Linear(8),
-    "ntk": Ntk(8),
-    "ntk-su": NtkSu(8),
-    "ntk-mixed": NtkMixed(8),
-    "ntk-critical": NtkCritical(8),
-    "abf": Abf(1e6),
-    "dynamic": Dynamic(8),
-    "ntk-by-parts": NtkByParts(8),
-    "yarn": Yarn(8),
-    "dynamic-yarn": DynamicYarn(),
-    "longrope": LongRope((1.0,) * PAIRS, GROWING, factor=8),
-    "llama3": Llama3(8),
-    "proportional": Proportional(0.5, 8),
-    "giraffe": Giraffe(0.5, 2048),
-    "cope": Cope(),
-    "resonance": Resonance(Yarn(8)),
-    "table": Table(factors=GROWING, attention_factor=1.1),
+EXAMPLES: dict[str, sch.BuiltIn] = {
+    "as-is": sch.AsIs(),
+    "base": sch.Base(),
+    "linear": sch.Linear(8),
+    "ntk": sch.Ntk(8),
+    "ntk-su": sch.NtkSu(8),
+    "ntk-mixed": sch.NtkMixed(8),
+    "ntk-critical": sch.NtkCritical(8),
+    "abf": sch.Abf(1e6),
+    "dynamic": sch.Dynamic(8),
+    "ntk-by-parts": sch.NtkByParts(8),
+    "yarn": sch.Yarn(8),
+    "dynamic-yarn": sch.DynamicYarn(),
+    "longrope": sch.LongRope((1.0,) * PAIRS, GROWING, factor=8),
+    "llama3": sch.Llama3(8),
+    "proportional": sch.Proportional(0.5, 8),
+    "giraffe": sch.Giraffe(0.5, 2048),
+    "cope": sch.Cope(),
+    "resonance": sch.Resonance(sch.Yarn(8)),
+    "table": sch.Table(factors=GROWING, attention_factor=1.1),
 }
 """One of each. A new schedule needs its case here: the first test below says so."""
 
@@ -83,81 +55,81 @@ def geometric(rope: Rope) -> list[float]:
 
 def ratios(schedule: Callable[..., Any], rope: Rope = ROPE, length: int | None = None) -> list[float]:
     """How many times slower each pair became."""
-    return [b / f for b, f in zip(geometric(rope), compute(schedule, rope, length).inv_freq)]
+    return [b / f for b, f in zip(geometric(rope), sch.compute(schedule, rope, length).inv_freq)]
 
 
 def test_every_registered_schedule_has_its_case_here():
-    assert names() == list(EXAMPLES)
-    assert all(type(schedule) is lookup(name) for name, schedule in EXAMPLES.items())
+    assert sch.names() == list(EXAMPLES)
+    assert all(type(schedule) is sch.lookup(name) for name, schedule in EXAMPLES.items())
 
 
 @pytest.mark.parametrize("name", list(EXAMPLES))
 def test_a_schedule_says_what_it_does_survives_json_and_looks_at_the_length_only_where_it_says_so(name):
-    cls, schedule = lookup(name), EXAMPLES[name].bound(ROPE)
+    cls, schedule = sch.lookup(name), EXAMPLES[name].bound(ROPE)
     assert cls.paper and len((cls.__doc__ or "").splitlines()) > 2
     assert all(f"{field.name}:" in (cls.__doc__ or "") for field in dataclasses.fields(cls))  # type: ignore[arg-type]
-    assert parse(to_dict(EXAMPLES[name])).build() == EXAMPLES[name]
+    assert sch.parse(sch.to_dict(EXAMPLES[name])).build() == EXAMPLES[name]
     assert schedule.length_dependent == (name in LENGTH_DEPENDENT)
-    assert (compute(schedule, ROPE, 4096) != compute(schedule, ROPE, 32_768)) == (name in LENGTH_DEPENDENT)
+    assert (sch.compute(schedule, ROPE, 4096) != sch.compute(schedule, ROPE, 32_768)) == (name in LENGTH_DEPENDENT)
 
 
 @pytest.mark.parametrize("name", sorted(set(EXAMPLES) - {"resonance", "giraffe"}))
 @pytest.mark.parametrize("length", [1, 4096, 4097, 131_072])
 def test_pairs_stay_in_order_and_never_turn_faster(name, length):
-    inv_freq = list(compute(EXAMPLES[name], ROPE, length).inv_freq)
+    inv_freq = list(sch.compute(EXAMPLES[name], ROPE, length).inv_freq)
     assert inv_freq == sorted(inv_freq, reverse=True)
     assert all(f <= b * (1 + 1e-15) for f, b in zip(inv_freq, ROPE.inv_freq()))
 
 
-ONE = [NtkCritical(1), Proportional(1, 1), LongRope(ONES, ONES, factor=1), Table(factors=ONES)]
+ONE = [sch.NtkCritical(1), sch.Proportional(1, 1), sch.LongRope(ONES, ONES, factor=1), sch.Table(factors=ONES)]
 FACTOR_ONE = ["linear", "ntk", "ntk-su", "ntk-mixed", "dynamic", "ntk-by-parts", "yarn", "llama3"]
 
 
 def test_factor_one_is_base_bit_for_bit():
     for schedule in ONE:
-        assert compute(schedule, ROPE) == Frequencies(ROPE.inv_freq(), 1.0)
+        assert sch.compute(schedule, ROPE) == sch.Frequencies(ROPE.inv_freq(), 1.0)
     for name, factor, rope in itertools.product(FACTOR_ONE, (1, 1.0), GEOMETRIES):
-        assert compute(create(name, factor=factor), rope) == Frequencies(rope.inv_freq(), 1.0), (name, rope)
+        assert sch.compute(sch.create(name, factor=factor), rope) == sch.Frequencies(rope.inv_freq(), 1.0), (name, rope)
 
 
 def test_base_linear_and_abf_are_the_geometric_series():
-    assert list(compute(Base(), ROPE).inv_freq) == pytest.approx(geometric(ROPE), rel=1e-15)
-    assert ratios(Linear(8)) == pytest.approx([8.0] * PAIRS, rel=1e-14)
-    assert list(compute(Abf(500_000), ROPE).inv_freq) == pytest.approx(geometric(Rope(64, 5e5, 1)), rel=1e-15)
+    assert list(sch.compute(sch.Base(), ROPE).inv_freq) == pytest.approx(geometric(ROPE), rel=1e-15)
+    assert ratios(sch.Linear(8)) == pytest.approx([8.0] * PAIRS, rel=1e-14)
+    assert list(sch.compute(sch.Abf(500_000), ROPE).inv_freq) == pytest.approx(geometric(Rope(64, 5e5, 1)), rel=1e-15)
 
 
 @pytest.mark.parametrize("rope", GEOMETRIES[:3], ids=str)
 @pytest.mark.parametrize("factor", [2, 8, 31.5])
 def test_ntk_leaves_the_first_pair_and_divides_the_last_by_exactly_the_factor(rope, factor):
-    slower = ratios(Ntk(factor), rope)
+    slower = ratios(sch.Ntk(factor), rope)
     assert slower[0] == 1.0
     assert slower[-1] == pytest.approx(factor, rel=1e-13)
     assert slower == pytest.approx([factor ** (2 * i / (rope.rotary_dim - 2)) for i in range(rope.pairs)], rel=1e-13)
 
 
 def test_ntk_su_divides_the_first_pair_too_and_ntk_mixed_lies_between_it_and_linear():
-    assert ratios(NtkSu(8))[0] == pytest.approx(8 ** (2 / 64), rel=1e-14)
-    assert ratios(NtkSu(8))[-1] == pytest.approx(8, rel=1e-13)
-    assert ratios(NtkMixed(8, b=0)) == pytest.approx(ratios(Linear(8)), rel=1e-13)
-    assert ratios(NtkMixed(8, b=1)) == pytest.approx(ratios(NtkSu(8)), rel=1e-13)
-    assert ratios(NtkMixed(8))[-1] == pytest.approx(8, rel=1e-13)
+    assert ratios(sch.NtkSu(8))[0] == pytest.approx(8 ** (2 / 64), rel=1e-14)
+    assert ratios(sch.NtkSu(8))[-1] == pytest.approx(8, rel=1e-13)
+    assert ratios(sch.NtkMixed(8, b=0)) == pytest.approx(ratios(sch.Linear(8)), rel=1e-13)
+    assert ratios(sch.NtkMixed(8, b=1)) == pytest.approx(ratios(sch.NtkSu(8)), rel=1e-13)
+    assert ratios(sch.NtkMixed(8))[-1] == pytest.approx(8, rel=1e-13)
 
 
 def test_ntk_critical_is_the_published_theta_for_llama_3_at_128k():
-    form = NtkCritical(16).rope_parameters(Rope(128, 5e5, 8192))
+    form = sch.NtkCritical(16).rope_parameters(Rope(128, 5e5, 8192))
     assert form is not None
     assert form["rope_theta"] == pytest.approx(7.98e7, rel=1e-3)  # LongRoPE2, section 2
 
 
 def test_ntk_critical_divides_the_critical_pair_by_exactly_the_factor():
-    slower = ratios(NtkCritical(8, critical_pair=20))
+    slower = ratios(sch.NtkCritical(8, critical_pair=20))
     assert slower == pytest.approx([8 ** (i / 20) for i in range(PAIRS)], rel=1e-13)
-    assert ratios(NtkCritical(8)) == pytest.approx([8 ** (i / ROPE.pair_at(1)) for i in range(PAIRS)], rel=1e-13)
+    assert ratios(sch.NtkCritical(8)) == pytest.approx([8 ** (i / ROPE.pair_at(1)) for i in range(PAIRS)], rel=1e-13)
 
 
 def test_cope_multiplies_the_slow_pairs_by_half_a_cosine():
     slow = [pair for pair, turns in enumerate(ROPE.turns()) if turns < 1]
-    before, after = geometric(ROPE), list(compute(Cope(), ROPE).inv_freq)
+    before, after = geometric(ROPE), list(sch.compute(sch.Cope(), ROPE).inv_freq)
     assert len(slow) == 9
     assert after[:23] == pytest.approx(before[:23], rel=1e-15)
     hann = [math.cos(math.pi / 2 * k / 8) ** 2 for k in range(9)]
@@ -168,36 +140,36 @@ def test_cope_multiplies_the_slow_pairs_by_half_a_cosine():
 
 def test_cope_leaves_out_pairs_that_never_turn():
     rope = Rope(64, 10_000.0, 4096, rotated_pairs=16)
-    after = compute(Cope(clipped_pairs=4), rope).inv_freq
+    after = sch.compute(sch.Cope(clipped_pairs=4), rope).inv_freq
     assert list(after[:13]) == rope.inv_freq()[:13]
     assert after[15] == 0
     assert after[14] == pytest.approx(rope.inv_freq()[14] / 4, rel=1e-13)
 
 
 def test_dynamic_grows_from_base_at_the_trained_length():
-    assert compute(Dynamic(2), ROPE, 4096) == compute(Base(), ROPE)
-    assert ratios(Dynamic(2), length=3 * 4096)[-1] == pytest.approx(2 * 3 - 1, rel=1e-13)
+    assert sch.compute(sch.Dynamic(2), ROPE, 4096) == sch.compute(sch.Base(), ROPE)
+    assert ratios(sch.Dynamic(2), length=3 * 4096)[-1] == pytest.approx(2 * 3 - 1, rel=1e-13)
 
 
 def test_ntk_by_parts_is_linear_in_turns():
     theta = 4.0
     rope = Rope(8, theta, 16)  # pairs turn 16/(2 pi), /sqrt 2 each: 2.546, 1.801, 1.273, 0.900
-    slower = ratios(NtkByParts(4, beta_fast=2, beta_slow=1), rope)
+    slower = ratios(sch.NtkByParts(4, beta_fast=2, beta_slow=1), rope)
     kept = [16 * theta ** (-2 * i / 8) / (2 * math.pi) - 1 for i in (1, 2)]
     assert slower == pytest.approx([1, *(1 / (k + (1 - k) / 4) for k in kept), 4], rel=1e-13)
 
 
 def test_yarn_of_factor_one_is_written_as_plain_rope_unless_it_scales_attention():
-    assert Yarn(1).rope_parameters(ROPE) == {"rope_type": "default"}
-    for scaled in (Yarn(2, attention_factor=1), Yarn(1, attention_factor=2)):
+    assert sch.Yarn(1).rope_parameters(ROPE) == {"rope_type": "default"}
+    for scaled in (sch.Yarn(2, attention_factor=1), sch.Yarn(1, attention_factor=2)):
         assert (scaled.rope_parameters(ROPE) or {})["rope_type"] == "yarn"
-    assert compute(Yarn(8, mscale=2), ROPE) == compute(Yarn(8), ROPE)  # DeepSeek's ratio takes both
+    assert sch.compute(sch.Yarn(8, mscale=2), ROPE) == sch.compute(sch.Yarn(8), ROPE)  # DeepSeek's ratio takes both
 
 
 def test_dynamic_yarn_is_base_up_to_the_trained_length_and_then_yarn_at_the_stretch_of_the_moment():
     for length in (1, 4096):
-        assert compute(DynamicYarn(attention_factor=1.5), ROPE, length) == compute(Base(), ROPE)
-    assert compute(DynamicYarn(beta_fast=16), ROPE, 4096 * 5) == compute(Yarn(5, beta_fast=16), ROPE)
+        assert sch.compute(sch.DynamicYarn(attention_factor=1.5), ROPE, length) == sch.compute(sch.Base(), ROPE)
+    assert sch.compute(sch.DynamicYarn(beta_fast=16), ROPE, 4096 * 5) == sch.compute(sch.Yarn(5, beta_fast=16), ROPE)
 
 
 def test_longrope_switches_one_token_past_the_trained_length():
@@ -205,32 +177,32 @@ def test_longrope_switches_one_token_past_the_trained_length():
     assert ratios(schedule, length=4096) == pytest.approx([1.0] * PAIRS, rel=1e-14)
     assert ratios(schedule, length=4097) == pytest.approx(GROWING, rel=1e-14)
     scale = math.sqrt(1 + math.log(8) / math.log(4096))
-    assert compute(schedule, ROPE, 1).attention_scale == compute(schedule, ROPE, 9999).attention_scale == scale
+    assert sch.compute(schedule, ROPE, 1).attention_scale == sch.compute(schedule, ROPE, 9999).attention_scale == scale
 
 
 def test_longrope_with_one_list_does_not_depend_on_the_length():
-    assert LongRope.length_dependent is True
-    assert LongRope(GROWING, GROWING).length_dependent is False
-    assert LongRope(list(GROWING), GROWING).length_dependent is False  # type: ignore[arg-type]
+    assert sch.LongRope.length_dependent is True
+    assert sch.LongRope(GROWING, GROWING).length_dependent is False
+    assert sch.LongRope(list(GROWING), GROWING).length_dependent is False  # type: ignore[arg-type]
 
 
 def test_proportional_stops_the_slow_pairs_and_spreads_over_the_head():
-    inv_freq = compute(Proportional(0.5, 2), ROPE).inv_freq
+    inv_freq = sch.compute(sch.Proportional(0.5, 2), ROPE).inv_freq
     assert list(inv_freq) == pytest.approx([*(b / 2 for b in geometric(ROPE)[:16]), *[0.0] * 16], rel=1e-15)
 
 
 def test_giraffe_truncates_at_the_wavelengths_its_paper_gives():
     cutoff = 2 * math.pi / 2048
-    for before, after in zip(geometric(ROPE), compute(Giraffe(truncate=2048), ROPE).inv_freq):
+    for before, after in zip(geometric(ROPE), sch.compute(sch.Giraffe(truncate=2048), ROPE).inv_freq):
         expected = before if before >= cutoff else cutoff / 16 if before >= cutoff / 8 else 0
         assert after == pytest.approx(expected, rel=1e-14)
-    slower = ratios(Giraffe(scale_power=2))  # which reaches zero only past the last pair
+    slower = ratios(sch.Giraffe(scale_power=2))  # which reaches zero only past the last pair
     assert (slower[0], slower[-1]) == (1, pytest.approx(32**2, rel=1e-12))
 
 
 @pytest.mark.parametrize("name", list(EXAMPLES))
 def test_resonance_rounds_every_wavelength_of_any_schedule(name):
-    below, above = (compute(s, ROPE, 9000) for s in (EXAMPLES[name], Resonance(EXAMPLES[name])))
+    below, above = (sch.compute(s, ROPE, 9000) for s in (EXAMPLES[name], sch.Resonance(EXAMPLES[name])))
     assert above.attention_scale == below.attention_scale
     for slow, rounded in zip(below.inv_freq, above.inv_freq):
         if slow == 0:
@@ -242,62 +214,64 @@ def test_resonance_rounds_every_wavelength_of_any_schedule(name):
 
 
 def test_resonance_rounds_half_to_even_and_refuses_a_pair_that_turns_more_than_twice_per_token():
-    halves = Table(inv_freq=tuple(2 * math.pi / w for w in (6.5, 7.5)))
-    result = compute(Resonance(halves), Rope(4, 1e4, 64)).inv_freq
+    halves = sch.Table(inv_freq=tuple(2 * math.pi / w for w in (6.5, 7.5)))
+    result = sch.compute(sch.Resonance(halves), Rope(4, 1e4, 64)).inv_freq
     assert [round(2 * math.pi / f, 9) for f in result] == [6, 8]
     with pytest.raises(ScheduleError, match="pair 1 turns by 13 radians per token"):
-        compute(Resonance(Table(inv_freq=(1.0, 13.0))), Rope(4, 1e4, 64))
+        sch.compute(sch.Resonance(sch.Table(inv_freq=(1.0, 13.0))), Rope(4, 1e4, 64))
 
 
 def test_resonance_follows_the_length_where_what_it_holds_does():
-    assert Resonance(Dynamic(2)).length_dependent is True
-    assert Resonance(Yarn(2)).length_dependent is False
+    assert sch.Resonance(sch.Dynamic(2)).length_dependent is True
+    assert sch.Resonance(sch.Yarn(2)).length_dependent is False
     dynamic_there = replace(ROPE, scaling={"rope_type": "dynamic", "factor": 2.0})
-    assert Resonance(AsIs()).bound(dynamic_there).length_dependent is True
-    assert Resonance(AsIs()).bound(ROPE).length_dependent is False
+    assert sch.Resonance(sch.AsIs()).bound(dynamic_there).length_dependent is True
+    assert sch.Resonance(sch.AsIs()).bound(ROPE).length_dependent is False
 
 
 def test_as_is_follows_the_length_where_what_is_there_does():
-    assert AsIs().bound(replace(ROPE, scaling={"rope_type": "dynamic", "factor": 2.0})).length_dependent is True
-    assert AsIs().bound(replace(ROPE, scaling={"rope_type": "linear", "factor": 2.0})).length_dependent is False
-    assert AsIs().length_dependent is True  # unbound: taking it for static could be wrong
-    assert AsIs().rope_parameters(ROPE) == {"rope_type": "default"}
+    assert sch.AsIs().bound(replace(ROPE, scaling={"rope_type": "dynamic", "factor": 2.0})).length_dependent is True
+    assert sch.AsIs().bound(replace(ROPE, scaling={"rope_type": "linear", "factor": 2.0})).length_dependent is False
+    assert sch.AsIs().length_dependent is True  # unbound: taking it for static could be wrong
+    assert sch.AsIs().rope_parameters(ROPE) == {"rope_type": "default"}
 
 
 @pytest.mark.parametrize("name", sorted(set(EXAMPLES) - {"resonance", "giraffe", "proportional"}))
 def test_a_schedule_composes_on_a_table_that_is_there(name):
     # The table is theta's own series, halved: what goes by pair is halved, what goes by turns shifts.
     halved = replace(ROPE, table=tuple(b / 2 for b in ROPE.inv_freq()), table_scale=1.5)
-    plain, on_top = (compute(EXAMPLES[name], rope, 9000) for rope in (ROPE, halved))
+    plain, on_top = (sch.compute(EXAMPLES[name], rope, 9000) for rope in (ROPE, halved))
     assert on_top.attention_scale == pytest.approx(1.5 * plain.attention_scale)
     if name not in LOOK_AT_TURNS:  # which are halved too
         assert list(on_top.inv_freq) == pytest.approx([f / 2 for f in plain.inv_freq], rel=1e-13)
     else:
         same_turns = replace(ROPE, original_length=ROPE.original_length // 2)
-        there = compute(EXAMPLES[name], same_turns, 4500)
+        there = sch.compute(EXAMPLES[name], same_turns, 4500)
         assert list(on_top.inv_freq) == pytest.approx([f / 2 for f in there.inv_freq], rel=1e-9)
 
 
-@pytest.mark.parametrize("schedule", [Ntk(2), Dynamic(2)], ids=lambda s: s.name)
+@pytest.mark.parametrize("schedule", [sch.Ntk(2), sch.Dynamic(2)], ids=lambda s: s.name)
 def test_a_rotary_dim_of_two_has_no_ntk_base(schedule):
     with pytest.raises(ScheduleError, match=r"rotary dim above 2.* 2"):
-        compute(schedule, Rope(2, 1e4, 128), 256)
+        sch.compute(schedule, Rope(2, 1e4, 128), 256)
 
 
 @pytest.mark.parametrize(
-    "schedule", [Linear(4), NtkSu(4), NtkMixed(4), Yarn(4), NtkByParts(4), Llama3(4)], ids=lambda s: s.name
+    "schedule",
+    [sch.Linear(4), sch.NtkSu(4), sch.NtkMixed(4), sch.Yarn(4), sch.NtkByParts(4), sch.Llama3(4)],
+    ids=lambda s: s.name,
 )
 def test_a_rotary_dim_of_two_has_one_pair_which_others_scale(schedule):
     # One turn per 6.28 tokens: 0.8 turns in 5 tokens, below every schedule's slow end. YaRN clamps its ramp to pair 0.
     expected = 1.0 if schedule.name == "yarn" else 0.25
-    assert list(compute(schedule, Rope(2, 1e4, 5)).inv_freq) == pytest.approx([expected], rel=1e-14)
+    assert list(sch.compute(schedule, Rope(2, 1e4, 5)).inv_freq) == pytest.approx([expected], rel=1e-14)
 
 
-FACTORED = [name for name in EXAMPLES if "factor" in {f.name for f in dataclasses.fields(lookup(name))}]  # type: ignore[arg-type]
+FACTORED = [name for name in EXAMPLES if "factor" in {f.name for f in dataclasses.fields(sch.lookup(name))}]  # type: ignore[arg-type]
 
 
 def fields_of(name: str) -> dict[str, Any]:
-    return {field.name: getattr(EXAMPLES[name], field.name) for field in dataclasses.fields(lookup(name))}  # type: ignore[arg-type]
+    return {field.name: getattr(EXAMPLES[name], field.name) for field in dataclasses.fields(sch.lookup(name))}  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", FACTORED)
@@ -312,7 +286,7 @@ def fields_of(name: str) -> dict[str, Any]:
 )
 def test_a_factor_that_cannot_be_is_one_clear_sentence(name, value, problem):
     fields = fields_of(name) | {"factor": value}
-    for make in (lambda: create(name, **fields), lambda: lookup(name)(**fields)):
+    for make in (lambda: sch.create(name, **fields), lambda: sch.lookup(name)(**fields)):
         with pytest.raises(ScheduleError, match=f"^{name}: {problem}$"):
             make()
 
@@ -320,20 +294,23 @@ def test_a_factor_that_cannot_be_is_one_clear_sentence(name, value, problem):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: create("abf"), "abf needs rope_theta"),
-        (lambda: Abf(1.0), "abf: rope_theta must be greater than 1, not 1.0"),
-        (lambda: Yarn(8, beta_fast=1, beta_slow=32), "beta_fast is 1 and beta_slow is 32"),
-        (lambda: Yarn(8, beta_slow=0), "yarn: beta_slow must be greater than 0"),
-        (lambda: Proportional(1.5), "a share from 0 to 1, not 1.5"),
-        (lambda: compute(Cope(), Rope(8, 100.0, 4096)), "this model has 0; give clipped_pairs"),
-        (lambda: compute(NtkCritical(8), Rope(8, 1e4, 6)), "ntk-critical needs a pair that makes a full turn"),
-        (lambda: compute(Proportional(0.5), Rope(16, 1e4, 128, head_dim=64)), "model rotates 16 of 64 coordinates"),
-        (lambda: compute(NtkCritical(9, critical_pair=0.01), ROPE), "infinite theta"),
-        (lambda: Giraffe(), "giraffe needs scale_power, truncate, or both"),
-        (lambda: Table(), "either inv_freq or factors, one number per pair, and neither is given"),
-        (lambda: Table(factors=(1.0, 0.0)), "table: factors must be greater than 0, not 0.0"),
-        (lambda: Table(inv_freq=(1.0, -1.0)), "table: inv_freq must be 0 or more, not -1.0"),
-        (lambda: create("longrope", short_factor=[1.0]), "longrope needs long_factor"),
+        (lambda: sch.create("abf"), "abf needs rope_theta"),
+        (lambda: sch.Abf(1.0), "abf: rope_theta must be greater than 1, not 1.0"),
+        (lambda: sch.Yarn(8, beta_fast=1, beta_slow=32), "beta_fast is 1 and beta_slow is 32"),
+        (lambda: sch.Yarn(8, beta_slow=0), "yarn: beta_slow must be greater than 0"),
+        (lambda: sch.Proportional(1.5), "a share from 0 to 1, not 1.5"),
+        (lambda: sch.compute(sch.Cope(), Rope(8, 100.0, 4096)), "this model has 0; give clipped_pairs"),
+        (lambda: sch.compute(sch.NtkCritical(8), Rope(8, 1e4, 6)), "ntk-critical needs a pair that makes a full turn"),
+        (
+            lambda: sch.compute(sch.Proportional(0.5), Rope(16, 1e4, 128, head_dim=64)),
+            "model rotates 16 of 64 coordinates",
+        ),
+        (lambda: sch.compute(sch.NtkCritical(9, critical_pair=0.01), ROPE), "infinite theta"),
+        (lambda: sch.Giraffe(), "giraffe needs scale_power, truncate, or both"),
+        (lambda: sch.Table(), "either inv_freq or factors, one number per pair, and neither is given"),
+        (lambda: sch.Table(factors=(1.0, 0.0)), "table: factors must be greater than 0, not 0.0"),
+        (lambda: sch.Table(inv_freq=(1.0, -1.0)), "table: inv_freq must be 0 or more, not -1.0"),
+        (lambda: sch.create("longrope", short_factor=[1.0]), "longrope needs long_factor"),
     ],
 )
 def test_what_cannot_be_built_says_what_to_do(make, message):
@@ -345,44 +322,44 @@ def test_what_cannot_be_built_says_what_to_do(make, message):
 @pytest.mark.parametrize(
     ("schedule", "message"),
     [
-        (Table(factors=(1.0,) * 3), "table: factors has 3 numbers, and this model rotates 32 pairs"),
-        (LongRope((1.0,) * 16, (1.0,) * 32), "longrope: short_factor has 16 numbers"),
+        (sch.Table(factors=(1.0,) * 3), "table: factors has 3 numbers, and this model rotates 32 pairs"),
+        (sch.LongRope((1.0,) * 16, (1.0,) * 32), "longrope: short_factor has 16 numbers"),
     ],
 )
 def test_a_list_of_the_wrong_length_is_named_at_every_length(schedule, message):
     for length in (1, 100_000):
         with pytest.raises(ScheduleError, match=message):
-            compute(schedule, ROPE, length)
+            sch.compute(schedule, ROPE, length)
 
 
 def test_a_table_takes_the_frequencies_of_any_schedule_and_keeps_them_in_a_file(tmp_path):
-    wanted = compute(EXAMPLES["giraffe"], ROPE)
+    wanted = sch.compute(EXAMPLES["giraffe"], ROPE)
     assert 0.0 in wanted.inv_freq
-    assert len({create("table", factors=[1.0, 2.0]), Table(factors=(1.0, 2.0))}) == 1
-    saved = Table.of(replace(wanted, attention_scale=1.25), ROPE).save(tmp_path / "factors.json")
-    read = compute(Table.load(saved), ROPE)
+    assert len({sch.create("table", factors=[1.0, 2.0]), sch.Table(factors=(1.0, 2.0))}) == 1
+    saved = sch.Table.of(replace(wanted, attention_scale=1.25), ROPE).save(tmp_path / "factors.json")
+    read = sch.compute(sch.Table.load(saved), ROPE)
     assert list(read.inv_freq) == pytest.approx(list(wanted.inv_freq), rel=1e-15, abs=1e-30)
     assert read.attention_scale == 1.25
 
 
 def test_a_table_that_cannot_be_written_or_is_none_is_said_so(tmp_path):
     with pytest.raises(CheckpointError, match=r"cannot write .*: its folder does not exist"):
-        Table(factors=(1.0,)).save(tmp_path / "missing" / "factors.json")
+        sch.Table(factors=(1.0,)).save(tmp_path / "missing" / "factors.json")
     (tmp_path / "yarn.json").write_text('{"name": "yarn", "factor": 8}')
     with pytest.raises(ScheduleError, match="contains the schedule 'yarn', not a table"):
-        Table.load(tmp_path / "yarn.json")
+        sch.Table.load(tmp_path / "yarn.json")
 
 
 @pytest.mark.parametrize(
     ("returned", "message"),
     [
         (None, "returned NoneType; it must return Frequencies"),
-        (Frequencies([1.0]), "returned 1 frequencies; this model rotates 32 pairs"),
-        (Frequencies([-1.0] * 32), "returned -1.0 for pair 0"),
-        (Frequencies([math.nan] * 32), "returned nan for pair 0"),
-        (Frequencies(["a"] * 32), "returned inv_freq that is not a list of numbers"),  # type: ignore[list-item]
-        (Frequencies([1.0] * 32, 0.0), "attention_scale 0.0; it must be a positive number"),
-        (Frequencies([1.0] * 32, "1"), "attention_scale '1'"),  # type: ignore[arg-type]
+        (sch.Frequencies([1.0]), "returned 1 frequencies; this model rotates 32 pairs"),
+        (sch.Frequencies([-1.0] * 32), "returned -1.0 for pair 0"),
+        (sch.Frequencies([math.nan] * 32), "returned nan for pair 0"),
+        (sch.Frequencies(["a"] * 32), "returned inv_freq that is not a list of numbers"),  # type: ignore[list-item]
+        (sch.Frequencies([1.0] * 32, 0.0), "attention_scale 0.0; it must be a positive number"),
+        (sch.Frequencies([1.0] * 32, "1"), "attention_scale '1'"),  # type: ignore[arg-type]
     ],
 )
 def test_what_a_users_schedule_returns_is_checked(returned, message):
@@ -390,16 +367,16 @@ def test_what_a_users_schedule_returns_is_checked(returned, message):
         return returned
 
     with pytest.raises(ScheduleError, match="schedule mine") as caught:
-        compute(mine, ROPE)
+        sch.compute(mine, ROPE)
     assert message in str(caught.value)
 
 
 def test_a_users_schedule_that_raises_is_named():
-    def mine(*given: Any) -> Frequencies:
+    def mine(*given: Any) -> sch.Frequencies:
         raise ZeroDivisionError("no")
 
     with pytest.raises(ScheduleError, match="schedule mine raised ZeroDivisionError: no"):
-        compute(mine, ROPE)
+        sch.compute(mine, ROPE)
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -407,29 +384,33 @@ def test_a_users_schedule_that_raises_is_named():
 
 
 def test_defaults_are_those_of_the_papers():
-    assert (Llama3(2).low_freq_factor, Llama3(2).high_freq_factor) == (1, 4)
-    assert (NtkByParts(2).beta_fast, NtkByParts(2).beta_slow) == (Yarn(2).beta_fast, Yarn(2).beta_slow) == (32, 1)
-    assert (Yarn(2).truncate, Yarn(2).extrapolation_factor, Proportional(0.5).factor) == (True, 1, 1)
+    assert (sch.Llama3(2).low_freq_factor, sch.Llama3(2).high_freq_factor) == (1, 4)
+    assert (
+        (sch.NtkByParts(2).beta_fast, sch.NtkByParts(2).beta_slow)
+        == (sch.Yarn(2).beta_fast, sch.Yarn(2).beta_slow)
+        == (32, 1)
+    )
+    assert (sch.Yarn(2).truncate, sch.Yarn(2).extrapolation_factor, sch.Proportional(0.5).factor) == (True, 1, 1)
 
 
 @pytest.mark.parametrize(("factor", "scale"), [(1.0, 1.0), (1.5, math.sqrt(1 + math.log(1.5) / math.log(4096)))])
 def test_longrope_scales_attention_for_every_stretch(factor, scale):
     ones = (1.0,) * ROPE.pairs
-    schedule = create("longrope", short_factor=ones, long_factor=ones, factor=factor)
+    schedule = sch.create("longrope", short_factor=ones, long_factor=ones, factor=factor)
     assert schedule(ROPE, 4096).attention_scale == scale
 
 
 def test_a_ramp_without_width_is_a_step_that_keeps_only_more_turns():
     """Pair 16 makes exactly the turns of both ends, so it is not kept."""
     ends = ROPE.turns()[16]
-    for step in (NtkByParts(4, beta_fast=ends, beta_slow=ends), Llama3(4, ends, ends)):
+    for step in (sch.NtkByParts(4, beta_fast=ends, beta_slow=ends), sch.Llama3(4, ends, ends)):
         assert list(step(ROPE, 4096).inv_freq) == [f if pair < 16 else f / 4 for pair, f in enumerate(ROPE.inv_freq())]
 
 
 def test_a_formula_is_not_written_where_transformers_would_start_from_another_series():
-    lists = LongRope(ONES, GROWING)
-    follow_turns = [Dynamic(2), NtkByParts(2), Yarn(2), Llama3(2), lists]
-    schedules = [Base(), Linear(2), Ntk(2), Abf(1e6), Proportional(0.5), *follow_turns]
+    lists = sch.LongRope(ONES, GROWING)
+    follow_turns = [sch.Dynamic(2), sch.NtkByParts(2), sch.Yarn(2), sch.Llama3(2), lists]
+    schedules = [sch.Base(), sch.Linear(2), sch.Ntk(2), sch.Abf(1e6), sch.Proportional(0.5), *follow_turns]
     assert all(schedule.rope_parameters(ROPE) for schedule in schedules)
     on_top, part = replace(ROPE, table=tuple(f / 2 for f in ROPE.inv_freq())), replace(ROPE, rotated_pairs=16)
     assert not any(schedule.rope_parameters(on_top) for schedule in schedules)
@@ -443,5 +424,5 @@ def test_yarns_ramp_ends_at_the_last_coordinate_however_long_the_training_was():
     low, high = math.floor(rope.pair_at(1e6)), rope.rotary_dim - 1
     kept = [1 - min(max((pair - low) / (high - low), 0.0), 1.0) for pair in range(rope.pairs)]
     wanted = [k * f + (1 - k) * f / 4 for k, f in zip(kept, rope.inv_freq())]
-    assert list(create("yarn", factor=4.0, beta_fast=1e6)(rope, 10**9).inv_freq) == pytest.approx(wanted, rel=1e-12)
+    assert list(sch.create("yarn", factor=4.0, beta_fast=1e6)(rope, 10**9).inv_freq) == pytest.approx(wanted, rel=1e-12)
     assert low == 2 and 0 < kept[-1] < 1

@@ -8,26 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from ropescale import schedules as sch
 from ropescale.errors import ScheduleError
 from ropescale.rope import Rope
-from ropescale.schedules import (
-    Abf,
-    AsIs,
-    Base,
-    Frequencies,
-    Linear,
-    LongRope,
-    Ntk,
-    Proportional,
-    Resonance,
-    Table,
-    Yarn,
-    compute,
-    describe,
-    parse,
-    resolve,
-    to_dict,
-)
 
 ROPE = Rope(8, 10_000.0, 32_768)
 
@@ -100,38 +83,38 @@ def own(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("text", "schedule"),
     [
-        ("base", Base()),
-        ("as-is", AsIs()),
-        ("yarn:factor=8", Yarn(8)),
-        ("yarn:factor=8,beta_fast=16,truncate=false", Yarn(8, beta_fast=16, truncate=False)),
-        ("yarn: factor = 8 , truncate = TRUE", Yarn(8)),
-        ("yarn:factor=8,attention_factor=none", Yarn(8)),
-        ("table:factors=[1,1.5,2,4]", Table(factors=(1, 1.5, 2, 4))),
-        ("longrope:short_factor=[1, 1],long_factor=[1,4],factor=4", LongRope((1, 1), (1, 4), 4)),
-        ("resonance:over=yarn,factor=8,beta_fast=16", Resonance(Yarn(8, beta_fast=16))),
-        ('{"name": "yarn", "factor": 8}', Yarn(8)),
-        ('{"name": "resonance", "over": "yarn", "factor": 8}', Resonance(Yarn(8))),
-        ('{"name": "table", "factors": [1, 2], "attention_factor": null}', Table(factors=(1, 2))),
+        ("base", sch.Base()),
+        ("as-is", sch.AsIs()),
+        ("yarn:factor=8", sch.Yarn(8)),
+        ("yarn:factor=8,beta_fast=16,truncate=false", sch.Yarn(8, beta_fast=16, truncate=False)),
+        ("yarn: factor = 8 , truncate = TRUE", sch.Yarn(8)),
+        ("yarn:factor=8,attention_factor=none", sch.Yarn(8)),
+        ("table:factors=[1,1.5,2,4]", sch.Table(factors=(1, 1.5, 2, 4))),
+        ("longrope:short_factor=[1, 1],long_factor=[1,4],factor=4", sch.LongRope((1, 1), (1, 4), 4)),
+        ("resonance:over=yarn,factor=8,beta_fast=16", sch.Resonance(sch.Yarn(8, beta_fast=16))),
+        ('{"name": "yarn", "factor": 8}', sch.Yarn(8)),
+        ('{"name": "resonance", "over": "yarn", "factor": 8}', sch.Resonance(sch.Yarn(8))),
+        ('{"name": "table", "factors": [1, 2], "attention_factor": null}', sch.Table(factors=(1, 2))),
     ],
 )
 def test_a_spec_names_a_schedule_and_its_fields(text, schedule):
-    assert parse(text).build() == schedule
+    assert sch.parse(text).build() == schedule
 
 
 def test_python_objects_pass_through():
-    schedule = Yarn(8)
-    assert parse(schedule).build() is schedule
-    assert resolve(schedule, ROPE) is schedule
-    assert parse(Yarn).with_text({"factor": "8"}).build() == schedule
-    assert parse(Yarn(5)).given["factor"] == parse("resonance:over=yarn,factor=5").given["factor"] == 5
-    assert parse(Resonance(Yarn(5))).with_fields(factor=8).build() == Resonance(Yarn(8))
-    spec = parse("yarn:factor=8")
-    assert parse(spec) is spec
+    schedule = sch.Yarn(8)
+    assert sch.parse(schedule).build() is schedule
+    assert sch.resolve(schedule, ROPE) is schedule
+    assert sch.parse(sch.Yarn).with_text({"factor": "8"}).build() == schedule
+    assert sch.parse(sch.Yarn(5)).given["factor"] == sch.parse("resonance:over=yarn,factor=5").given["factor"] == 5
+    assert sch.parse(sch.Resonance(sch.Yarn(5))).with_fields(factor=8).build() == sch.Resonance(sch.Yarn(8))
+    spec = sch.parse("yarn:factor=8")
+    assert sch.parse(spec) is spec
 
-    def mine(rope: Rope, length: int) -> Frequencies:
-        return Frequencies(rope.inv_freq())
+    def mine(rope: Rope, length: int) -> sch.Frequencies:
+        return sch.Frequencies(rope.inv_freq())
 
-    assert parse(mine).build() is mine
+    assert sch.parse(mine).build() is mine
 
 
 @pytest.mark.parametrize(
@@ -162,7 +145,7 @@ def test_python_objects_pass_through():
 )
 def test_bad_syntax_is_one_clear_sentence(text, message):
     with pytest.raises(ScheduleError) as caught:
-        parse(text).build()
+        sch.parse(text).build()
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -170,7 +153,7 @@ def test_bad_syntax_is_one_clear_sentence(text, message):
 @pytest.mark.parametrize("thing", [None, 8, 2.5, ["yarn"], b"yarn"])
 def test_what_is_no_schedule_at_all_is_refused(thing):
     with pytest.raises(ScheduleError, match="a name, a JSON object or a callable"):
-        parse(thing)
+        sch.parse(thing)
 
 
 # -------------------------------------------------------------------------------------------------- own files
@@ -178,7 +161,7 @@ def test_what_is_no_schedule_at_all_is_refused(thing):
 
 def test_a_class_in_a_file_is_a_schedule_with_fields_cast_by_their_annotations(own):
     text = "factor=4,mode=fast,note=a b,pairs=[[1,2],[3]],weights=[0.5,1],loud=true,source=~/x,count=3.0"
-    schedule = parse(f"{own}::Half:{text}").build()
+    schedule = sch.parse(f"{own}::Half:{text}").build()
     assert vars(schedule) == {
         "factor": 4.0,
         "mode": "fast",
@@ -191,44 +174,44 @@ def test_a_class_in_a_file_is_a_schedule_with_fields_cast_by_their_annotations(o
     }
     assert isinstance(schedule.count, int)  # type: ignore[attr-defined]
     expected = [1.0, 0.1, 0.01 / 4, 0.001 / 4]
-    assert list(compute(schedule, ROPE).inv_freq) == pytest.approx(expected, rel=1e-15)
-    spec = parse(f"{own}::Half:factor=4")
-    assert (describe(spec.build()), spec.text) == ("Half:factor=4", f"{own}::Half:factor=4")
-    assert json.loads(json.dumps(to_dict(spec.build())))["factor"] == 4
+    assert list(sch.compute(schedule, ROPE).inv_freq) == pytest.approx(expected, rel=1e-15)
+    spec = sch.parse(f"{own}::Half:factor=4")
+    assert (sch.describe(spec.build()), spec.text) == ("Half:factor=4", f"{own}::Half:factor=4")
+    assert json.loads(json.dumps(sch.to_dict(spec.build())))["factor"] == 4
 
 
 def test_a_class_without_dataclass_takes_what_its_constructor_takes(own):
-    schedule = parse(f"{own}::Plain:factor=2,quick=true").build()
+    schedule = sch.parse(f"{own}::Plain:factor=2,quick=true").build()
     assert (schedule.factor, schedule.quick) == (2.0, True)
-    assert describe(schedule) == "Plain:factor=2,quick=true"
-    assert to_dict(schedule) == {"name": "Plain", "factor": 2.0, "quick": True}
-    assert resolve(f"{own}::Plain", ROPE, target_length=131_072).factor == 4.0  # type: ignore[attr-defined]
+    assert sch.describe(schedule) == "Plain:factor=2,quick=true"
+    assert sch.to_dict(schedule) == {"name": "Plain", "factor": 2.0, "quick": True}
+    assert sch.resolve(f"{own}::Plain", ROPE, target_length=131_072).factor == 4.0  # type: ignore[attr-defined]
     with pytest.raises(ScheduleError, match="Plain has no field 'factr'; did you mean 'factor'"):
-        parse(f"{own}::Plain:factr=2")
+        sch.parse(f"{own}::Plain:factr=2")
 
 
 def test_a_function_in_a_file_is_a_schedule_without_fields(own):
-    schedule = parse(f"{own}::doubled").build()
-    assert list(compute(schedule, ROPE).inv_freq) == [2 * f for f in ROPE.inv_freq()]
-    assert describe(schedule) == "doubled"
+    schedule = sch.parse(f"{own}::doubled").build()
+    assert list(sch.compute(schedule, ROPE).inv_freq) == [2 * f for f in ROPE.inv_freq()]
+    assert sch.describe(schedule) == "doubled"
     with pytest.raises(ScheduleError, match="doubled has no field 'factor'; it has none"):
-        parse(f"{own}::doubled:factor=2")
+        sch.parse(f"{own}::doubled:factor=2")
 
 
 def test_a_schedule_may_hold_another_also_one_from_a_file(own):
-    around = parse(f"{own}::Around:held=yarn,factor=8,times=2").build()
-    assert (around.held, around.times) == (Yarn(8), 2)
-    schedule = parse(f"resonance:over={own}::Half,factor=4").build()
+    around = sch.parse(f"{own}::Around:held=yarn,factor=8,times=2").build()
+    assert (around.held, around.times) == (sch.Yarn(8), 2)
+    schedule = sch.parse(f"resonance:over={own}::Half,factor=4").build()
     assert schedule.over.factor == 4.0
-    assert [round(w, 9) for w in compute(schedule, ROPE).wavelengths] == [6, 63, 2513, 25_133]
+    assert [round(w, 9) for w in sch.compute(schedule, ROPE).wavelengths] == [6, 63, 2513, 25_133]
 
 
 def test_a_class_in_an_installed_module_is_a_schedule(own, monkeypatch):
     monkeypatch.syspath_prepend(str(own.parent))
     monkeypatch.delitem(sys.modules, "own", raising=False)
-    assert parse("own::Half:factor=4").build().factor == 4.0
+    assert sch.parse("own::Half:factor=4").build().factor == 4.0
     monkeypatch.delitem(sys.modules, "own")
-    assert parse("ropescale.schedules::Ntk:factor=4").build() == Ntk(4)
+    assert sch.parse("ropescale.schedules::Ntk:factor=4").build() == sch.Ntk(4)
 
 
 @pytest.mark.parametrize(
@@ -247,7 +230,7 @@ def test_a_file_that_cannot_be_used_is_one_clear_sentence(tmp_path, content, nam
     path = tmp_path / "own.py"
     path.write_text(content)
     with pytest.raises(ScheduleError) as caught:
-        parse(f"{path}::{name}").build()
+        sch.parse(f"{path}::{name}").build()
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -268,7 +251,7 @@ def test_a_path_that_leads_nowhere_is_named(tmp_path, text, message):
     (tmp_path / "list.json").write_text("[1, 2]")
     (tmp_path / "nan.json").write_text('{"name": "table", "factors": [NaN]}')
     with pytest.raises(ScheduleError) as caught:
-        parse(text.format(tmp=tmp_path))
+        sch.parse(text.format(tmp=tmp_path))
     assert message in str(caught.value)
 
 
@@ -277,20 +260,20 @@ def test_a_path_may_hold_the_signs_that_separate_fields(tmp_path, folder):
     (tmp_path / folder).mkdir()
     (tmp_path / folder / "own.py").write_text(OWN)
     (tmp_path / folder / "saved.json").write_text('{"name": "yarn", "factor": 8}')
-    assert parse(f"{tmp_path}/{folder}/own.py::Half:factor=3").build().factor == 3
-    assert parse(f"{tmp_path}/{folder}/saved.json:factor=3").build() == Yarn(3)
+    assert sch.parse(f"{tmp_path}/{folder}/own.py::Half:factor=3").build().factor == 3
+    assert sch.parse(f"{tmp_path}/{folder}/saved.json:factor=3").build() == sch.Yarn(3)
 
 
 def test_a_json_file_holds_any_spec_and_fields_may_follow_it(tmp_path):
     path = tmp_path / "one, two.json"
     path.write_text('{"name": "yarn", "factor": 8}')
-    assert parse(str(path)).build() == Yarn(8)
-    assert parse(f"{path}:beta_fast=16,factor=4").build() == Yarn(4, beta_fast=16)
+    assert sch.parse(str(path)).build() == sch.Yarn(8)
+    assert sch.parse(f"{path}:beta_fast=16,factor=4").build() == sch.Yarn(4, beta_fast=16)
     path.write_text('{"full_attention": "yarn:factor=8", "sliding_attention": {"name": "base"}}')
-    built = {key: spec.build() for key, spec in parse(str(path)).items()}
-    assert built == {"full_attention": Yarn(8), "sliding_attention": Base()}
+    built = {key: spec.build() for key, spec in sch.parse(str(path)).items()}
+    assert built == {"full_attention": sch.Yarn(8), "sliding_attention": sch.Base()}
     with pytest.raises(ScheduleError, match="one schedule, not one per layer type"):
-        parse(f"{path}:factor=8")
+        sch.parse(f"{path}:factor=8")
 
 
 # ------------------------------------------------------------------------------------- what the options add
@@ -298,41 +281,41 @@ def test_a_json_file_holds_any_spec_and_fields_may_follow_it(tmp_path):
 
 def test_the_factor_comes_from_the_spec_the_option_or_the_target_length():
     for schedule in (
-        resolve("yarn:factor=8", ROPE),
-        resolve("yarn", ROPE, factor=8),
-        resolve("yarn", ROPE, target_length=262_144),
-        resolve("yarn", ROPE, factor=8, target_length=262_144),
-        resolve("yarn:factor=8", ROPE, factor=8),
-        resolve("yarn", ROPE, overrides={"factor": "8"}),
-        resolve("yarn:factor=4", ROPE, overrides={"factor": "8"}),
-        resolve(Yarn(4), ROPE, overrides={"factor": "8"}),
-        resolve(Yarn(8), ROPE, factor=8),
+        sch.resolve("yarn:factor=8", ROPE),
+        sch.resolve("yarn", ROPE, factor=8),
+        sch.resolve("yarn", ROPE, target_length=262_144),
+        sch.resolve("yarn", ROPE, factor=8, target_length=262_144),
+        sch.resolve("yarn:factor=8", ROPE, factor=8),
+        sch.resolve("yarn", ROPE, overrides={"factor": "8"}),
+        sch.resolve("yarn:factor=4", ROPE, overrides={"factor": "8"}),
+        sch.resolve(sch.Yarn(4), ROPE, overrides={"factor": "8"}),
+        sch.resolve(sch.Yarn(8), ROPE, factor=8),
     ):
-        assert schedule == Yarn(8)
-    assert resolve("yarn", ROPE, target_length=32_768) == Yarn(1)
-    assert resolve("yarn", ROPE, target_length=40_000) == Yarn(40_000 / 32_768)
-    assert resolve("yarn:factor=1.220703125", ROPE, target_length=40_000) == Yarn(1.220703125)
+        assert schedule == sch.Yarn(8)
+    assert sch.resolve("yarn", ROPE, target_length=32_768) == sch.Yarn(1)
+    assert sch.resolve("yarn", ROPE, target_length=40_000) == sch.Yarn(40_000 / 32_768)
+    assert sch.resolve("yarn:factor=1.220703125", ROPE, target_length=40_000) == sch.Yarn(1.220703125)
 
 
 def test_the_factor_reaches_the_schedule_that_another_holds():
-    assert resolve("resonance:over=yarn", ROPE, factor=8) == Resonance(Yarn(8))
-    assert resolve("resonance:over=yarn", ROPE, target_length=65_536) == Resonance(Yarn(2))
-    overridden = resolve("resonance:over=yarn", ROPE, factor=8, overrides={"beta_fast": "16"})
-    assert overridden == Resonance(Yarn(8, beta_fast=16))
+    assert sch.resolve("resonance:over=yarn", ROPE, factor=8) == sch.Resonance(sch.Yarn(8))
+    assert sch.resolve("resonance:over=yarn", ROPE, target_length=65_536) == sch.Resonance(sch.Yarn(2))
+    overridden = sch.resolve("resonance:over=yarn", ROPE, factor=8, overrides={"beta_fast": "16"})
+    assert overridden == sch.Resonance(sch.Yarn(8, beta_fast=16))
     with pytest.raises(ScheduleError, match="resonance needs a factor; give it as resonance:over=yarn,factor=8"):
-        resolve("resonance:over=yarn", ROPE)
-    assert resolve("resonance:over=base", ROPE) == Resonance(Base())
+        sch.resolve("resonance:over=yarn", ROPE)
+    assert sch.resolve("resonance:over=base", ROPE) == sch.Resonance(sch.Base())
 
 
 @pytest.mark.parametrize("spec", ["base", "as-is", "abf:rope_theta=1e6", "giraffe:scale_power=0.1", "dynamic-yarn"])
 def test_a_target_length_is_fine_where_no_factor_is_asked_for(spec):
-    assert resolve(spec, ROPE, target_length=65_536) == parse(spec).build()
+    assert sch.resolve(spec, ROPE, target_length=65_536) == sch.parse(spec).build()
 
 
 def test_a_target_length_fills_a_factor_unless_its_default_asks_for_none():
-    longrope = resolve("longrope:short_factor=[1,1,1,1],long_factor=[1,1,2,2]", ROPE, target_length=65_536)
-    assert longrope == LongRope((1, 1, 1, 1), (1, 1, 2, 2), factor=2)
-    assert resolve("proportional:partial_rotary_factor=0.5", ROPE, target_length=65_536) == Proportional(0.5)
+    longrope = sch.resolve("longrope:short_factor=[1,1,1,1],long_factor=[1,1,2,2]", ROPE, target_length=65_536)
+    assert longrope == sch.LongRope((1, 1, 1, 1), (1, 1, 2, 2), factor=2)
+    assert sch.resolve("proportional:partial_rotary_factor=0.5", ROPE, target_length=65_536) == sch.Proportional(0.5)
 
 
 @pytest.mark.parametrize(
@@ -346,7 +329,7 @@ def test_a_target_length_fills_a_factor_unless_its_default_asks_for_none():
             "factor 4 x trained length 32768 = 131072, but the target length is 262144; use the factor 8, or "
             "leave one of the two out",
         ),
-        (Yarn(4), {"target_length": 262_144}, "factor 4 x trained length 32768 = 131072"),
+        (sch.Yarn(4), {"target_length": 262_144}, "factor 4 x trained length 32768 = 131072"),
         ("resonance:over=yarn,factor=4", {"target_length": 262_144}, "factor 4 x trained length 32768"),
         ("yarn:factor=4", {"factor": 8}, "yarn:factor=4 has factor 4, but factor 8 is given"),
         ("yarn", {"target_length": 4096}, "the target length 4096 is shorter than the trained length 32768"),
@@ -357,7 +340,7 @@ def test_a_target_length_fills_a_factor_unless_its_default_asks_for_none():
 )
 def test_options_that_do_not_fit_together_say_so(spec, options, message):
     with pytest.raises(ScheduleError) as caught:
-        resolve(spec, ROPE, **options)
+        sch.resolve(spec, ROPE, **options)
     assert message in str(caught.value)
 
 
@@ -367,23 +350,23 @@ def test_options_that_do_not_fit_together_say_so(spec, options, message):
 @pytest.mark.parametrize(
     ("schedule", "line"),
     [
-        (Base(), "base"),
-        (Yarn(8), "yarn:factor=8"),
-        (Yarn(2.5, truncate=False), "yarn:factor=2.5,truncate=false"),
-        (Abf(5e5), "abf:rope_theta=500000"),
-        (Table(factors=(1.0, 2.5)), "table:factors=[1,2.5]"),
-        (Resonance(Yarn(8)), "resonance:over=yarn,factor=8"),
-        (Resonance(Yarn(8, beta_fast=16)), "resonance:over=yarn,factor=8,beta_fast=16"),
+        (sch.Base(), "base"),
+        (sch.Yarn(8), "yarn:factor=8"),
+        (sch.Yarn(2.5, truncate=False), "yarn:factor=2.5,truncate=false"),
+        (sch.Abf(5e5), "abf:rope_theta=500000"),
+        (sch.Table(factors=(1.0, 2.5)), "table:factors=[1,2.5]"),
+        (sch.Resonance(sch.Yarn(8)), "resonance:over=yarn,factor=8"),
+        (sch.Resonance(sch.Yarn(8, beta_fast=16)), "resonance:over=yarn,factor=8,beta_fast=16"),
     ],
 )
 def test_a_description_shows_what_is_not_default_and_reads_back(schedule, line):
-    assert describe(schedule) == line
-    assert parse(line).build() == schedule
-    assert parse(line).text == line
+    assert sch.describe(schedule) == line
+    assert sch.parse(line).build() == schedule
+    assert sch.parse(line).text == line
 
 
 def test_long_lists_are_described_by_count_and_fingerprint():
-    one, other = (describe(Table(factors=(1.0,) * 31 + (last,))) for last in (2.0, 3.0))
+    one, other = (sch.describe(sch.Table(factors=(1.0,) * 31 + (last,))) for last in (2.0, 3.0))
     assert one.startswith("table:factors=[32 numbers, sha256 ")
     assert one != other
     assert len(one) < 60
@@ -391,6 +374,6 @@ def test_long_lists_are_described_by_count_and_fingerprint():
 
 def test_a_schedule_as_json_lists_what_decides_its_numbers():
     defaults = {"beta_fast": 32.0, "beta_slow": 1.0, "truncate": True, "extrapolation_factor": 1.0}
-    assert to_dict(Yarn(8)) == {"name": "yarn", "factor": 8} | defaults
-    assert to_dict(Resonance(Linear(2))) == {"name": "resonance", "over": "linear", "factor": 2}
-    assert to_dict(Table(factors=(1.0, 2.0))) == {"name": "table", "factors": [1.0, 2.0]}
+    assert sch.to_dict(sch.Yarn(8)) == {"name": "yarn", "factor": 8} | defaults
+    assert sch.to_dict(sch.Resonance(sch.Linear(2))) == {"name": "resonance", "over": "linear", "factor": 2}
+    assert sch.to_dict(sch.Table(factors=(1.0, 2.0))) == {"name": "table", "factors": [1.0, 2.0]}
