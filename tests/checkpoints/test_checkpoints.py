@@ -31,13 +31,9 @@ from ropescale.checkpoints.patching import patch_checkpoint, restore
 from ropescale.errors import CheckpointError, RopescaleError
 
 CONFIG = configurations.CONFIG | {
-    "architectures": ["LlamaForCausalLM"],
-    "vocab_size": 61,
-    "num_key_value_heads": 1,
-    "torch_dtype": "bfloat16",
-    "eos_token_id": [2, 3],
-    "house_key": {"kept": [1, None, "ü"]},
-}
+    "architectures": ["LlamaForCausalLM"], "vocab_size": 61, "num_key_value_heads": 1, "torch_dtype": "bfloat16",
+    "eos_token_id": [2, 3], "house_key": {"kept": [1, None, "ü"]},
+}  # fmt: skip
 CARD = "---\nlicense: apache-2.0\nbase_model: org/base\n---\r\n\r\n# Base\n\nWords of the makers.\n"
 
 

@@ -41,16 +41,10 @@ def rows(page: str) -> dict[str, str]:
 def test_the_summary_says_what_became_of_what(patch):
     captured = patch("--schedule", "yarn", "--factor", "4")
     assert rows(captured.out) == {
-        "model": "model (llama)",
-        "written to": "out",
-        "layers": "all",
-        "schedule": "yarn:factor=4",
-        "length": "256 x 4 = 1,024 tokens",
-        "route": "rope_type yarn",
-        "attention scale": "1.13863",
-        "max_position_embeddings": "256 -> 1024",
-        "weights": "2 x hard link; not read",
-    }
+        "model": "model (llama)", "written to": "out", "layers": "all", "schedule": "yarn:factor=4",
+        "length": "256 x 4 = 1,024 tokens", "route": "rope_type yarn", "attention scale": "1.13863",
+        "max_position_embeddings": "256 -> 1024", "weights": "2 x hard link; not read",
+    }  # fmt: skip
     diff, _, others = captured.out.partition("```diff\n")[2].partition("```\n")
     assert '-  "max_position_embeddings": 256\n+  "max_position_embeddings": 1024\n' in diff
     assert [line.partition(":")[0] for line in others.splitlines() if line] == ["* README.md", "* ropescale.json"]

@@ -21,31 +21,18 @@ from packaging.utils import canonicalize_name
 pytestmark = pytest.mark.engines
 
 PARTS = (
-    "configs/test_class_defaults.py",
-    "configs/test_rope.py",
-    "models/test_patching.py",
-    "verifying/test_verifying.py",
-    "verifying/test_decoding.py",
-    "checkpoints/test_checkpoints.py",
-    "cli/test_main.py",
-    "evals/data/test_sources.py",
-    "evals/results/test_results.py",
-    "evals/running/test_naive_loop.py",
-    "evals/searching/test_search.py",
-    "evals/training/test_callback.py",
-)
+    "configs/test_class_defaults.py", "configs/test_rope.py", "models/test_patching.py",
+    "verifying/test_verifying.py", "verifying/test_decoding.py", "checkpoints/test_checkpoints.py",
+    "cli/test_main.py", "evals/data/test_sources.py", "evals/results/test_results.py",
+    "evals/running/test_naive_loop.py", "evals/searching/test_search.py", "evals/training/test_callback.py",
+)  # fmt: skip
 """The least that meets every library: its classes, its rotary modules, its decoding, files, options, data, losses."""
 
 
 OF_EXTRAS = (
-    "gguf/test_gguf.py",
-    "output/test_plotting.py",
-    "adapters/test_peft.py",
-    "cli/test_search_command.py",
-    "evals/reporting/test_reporting.py",
-    "evals/running/test_fingerprints.py",
-    "evals/training/test_example.py",
-)
+    "gguf/test_gguf.py", "output/test_plotting.py", "adapters/test_peft.py", "cli/test_search_command.py",
+    "evals/reporting/test_reporting.py", "evals/running/test_fingerprints.py", "evals/training/test_example.py",
+)  # fmt: skip
 """What meets the libraries of the extras: files, pictures, adapters, pages."""
 
 

@@ -37,13 +37,9 @@ pytestmark = pytest.mark.engines
 WHEEL = "xllamacpp==2026.10.11549"
 LENGTHS = [256, 1024]
 SPECS = {
-    "base": "base",
-    "yarn": "yarn:factor=8",
-    "linear": "linear:factor=8",
-    "ntk": "ntk:factor=8",
-    "llama3": "llama3:factor=8",
-    "searched": SEARCHED["all"],
-}
+    "base": "base", "yarn": "yarn:factor=8", "linear": "linear:factor=8", "ntk": "ntk:factor=8",
+    "llama3": "llama3:factor=8", "searched": SEARCHED["all"],
+}  # fmt: skip
 ONCE: dict[str, Any] = {"windows": 1, "short_context": False, "truncation": False}
 TOLERANCE = 5e-4
 """Nats, on any token, with caches in float32 and no flash attention."""

@@ -45,17 +45,10 @@ VERSIONS = ("4.57.1", LOWEST, CURRENT, NEWEST)
 
 TRAINED = 64
 _COMMON = {
-    "vocab_size": 61,
-    "hidden_size": 128,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": TRAINED,
-    "bos_token_id": 0,
-    "eos_token_id": 1,
+    "vocab_size": 61, "hidden_size": 128, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": TRAINED, "bos_token_id": 0, "eos_token_id": 1,
     "pad_token_id": 2,
-}
+}  # fmt: skip
 _THETA = {"rope_theta": 20000.0}
 _HEAD = {"head_dim": 32}
 _HALF = {"partial_rotary_factor": 0.5}
@@ -71,32 +64,16 @@ def _scaled(kind: str, **fields: Any) -> dict[str, Any]:
 
 
 _LATENT = {
-    "head_dim": 16,
-    "num_key_value_heads": 4,
-    "q_lora_rank": 16,
-    "kv_lora_rank": 16,
-    "qk_rope_head_dim": 16,
-    "qk_nope_head_dim": 16,
-    "qk_head_dim": 32,
-    "v_head_dim": 16,
-    "n_routed_experts": 4,
-    "n_shared_experts": 1,
-    "num_experts_per_tok": 2,
-    "n_group": 1,
-    "topk_group": 1,
-    "topk_method": "greedy",
-    "first_k_dense_replace": 1,
+    "head_dim": 16, "num_key_value_heads": 4, "q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 16,
+    "qk_nope_head_dim": 16, "qk_head_dim": 32, "v_head_dim": 16, "n_routed_experts": 4, "n_shared_experts": 1,
+    "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1, "topk_method": "greedy", "first_k_dense_replace": 1,
     "moe_intermediate_size": 16,
-}
+}  # fmt: skip
 _DBRX = {
-    "vocab_size": 61,
-    "d_model": 128,
-    "n_layers": 2,
-    "n_heads": 4,
-    "max_seq_len": TRAINED,
+    "vocab_size": 61, "d_model": 128, "n_layers": 2, "n_heads": 4, "max_seq_len": TRAINED,
     "attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0, "clip_qkv": 8.0},
     "ffn_config": {"ffn_hidden_size": 48, "moe_num_experts": 4, "moe_top_k": 2},
-}
+}  # fmt: skip
 _LONGCAT = {"num_layers": 2, "ffn_hidden_size": 48, "expert_ffn_hidden_size": 16, "zero_expert_num": 2, "moe_topk": 2}
 _PHI3_LENGTH = 512
 """Phi-3's attention scale is computed from a whole number of positions: the more there are, the nearer it comes."""
@@ -125,16 +102,10 @@ OTHERS: dict[str, dict[str, Any]] = {
     "dbrx": _DBRX,
     "hunyuan_v1_dense": _THETA | _HEAD,
     "zamba2": {
-        **_THETA,
-        "layers_block_type": ["mamba", "hybrid"],
-        "use_mem_rope": True,
-        "attention_hidden_size": 256,
-        "attention_head_dim": 64,
-        "mamba_d_state": 8,
-        "n_mamba_heads": 8,
-        "mamba_headdim": 32,
+        **_THETA, "layers_block_type": ["mamba", "hybrid"], "use_mem_rope": True, "attention_hidden_size": 256,
+        "attention_head_dim": 64, "mamba_d_state": 8, "n_mamba_heads": 8, "mamba_headdim": 32,
     },
-}
+}  # fmt: skip
 """Types with ways of their own, tried with every schedule."""
 
 USUAL: dict[str, dict[str, Any]] = {

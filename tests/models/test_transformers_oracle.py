@@ -19,13 +19,9 @@ from ropescale.rope import Rope
 RTOL = 2e-6  # transformers computes in float32
 
 GEOMETRIES = [
-    Rope(64, 10_000.0, 4096),
-    Rope(128, 500_000.0, 8192),
-    Rope(256, 1_000_000.0, 32_768),
-    Rope(16, 10_000.0, 2048, head_dim=64),
-    Rope(32, 10_000.0, 512, head_dim=80),
-    Rope(8, 10_000.0, 64),
-]
+    Rope(64, 10_000.0, 4096), Rope(128, 500_000.0, 8192), Rope(256, 1_000_000.0, 32_768),
+    Rope(16, 10_000.0, 2048, head_dim=64), Rope(32, 10_000.0, 512, head_dim=80), Rope(8, 10_000.0, 64),
+]  # fmt: skip
 
 
 @pytest.fixture(autouse=True)

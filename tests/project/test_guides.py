@@ -279,11 +279,7 @@ RUN = {
     "own-schedules": Guide(
         models_to_compare,
         (
-            "by_length.png",
-            "CKPT-frozen/ropescale.json",
-            "CKPT-RUN/REPORT.md",
-            "TUNED-RUN/REPORT.md",
-            "paper.pdf",
+            "by_length.png", "CKPT-frozen/ropescale.json", "CKPT-RUN/REPORT.md", "TUNED-RUN/REPORT.md", "paper.pdf",
             "paper.tex",
         ),
         ("live: yes (full_attention: ByLayer:window=2; sliding_attention: ByLayer:window=2", "| ByLength"),
@@ -292,7 +288,7 @@ RUN = {
     "python": Guide(a_run, ("yarn.png",), ("<Patch yarn:factor=8, to 2,048 tokens>",)),
     "saving": Guide(dict, ("OUT/ropescale.json", "ADAPTER/base/ropescale.json")),
     "training": Guide(a_trainer, ("OUT/ropescale.json",), ()),
-}
+}  # fmt: skip
 
 
 def test_every_block_runs_or_is_listed():

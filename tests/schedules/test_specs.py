@@ -163,15 +163,9 @@ def test_a_class_in_a_file_is_a_schedule_with_fields_cast_by_their_annotations(o
     text = "factor=4,mode=fast,note=a b,pairs=[[1,2],[3]],weights=[0.5,1],loud=true,source=~/x,count=3.0"
     schedule = sch.parse(f"{own}::Half:{text}").build()
     assert vars(schedule) == {
-        "factor": 4.0,
-        "mode": "fast",
-        "note": "a b",
-        "pairs": [[1, 2], [3]],
-        "weights": (0.5, 1.0),
-        "loud": True,
-        "source": Path("~/x").expanduser(),
-        "count": 3,
-    }
+        "factor": 4.0, "mode": "fast", "note": "a b", "pairs": [[1, 2], [3]], "weights": (0.5, 1.0), "loud": True,
+        "source": Path("~/x").expanduser(), "count": 3,
+    }  # fmt: skip
     assert isinstance(schedule.count, int)  # type: ignore[attr-defined]
     expected = [1.0, 0.1, 0.01 / 4, 0.001 / 4]
     assert list(sch.compute(schedule, ROPE).inv_freq) == pytest.approx(expected, rel=1e-15)

@@ -28,14 +28,9 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 DYNAMIC = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0}
 TWO_LISTS = {
-    "rope_type": "longrope",
-    "rope_theta": 10000.0,
-    "short_factor": [1.0] * 4,
-    "long_factor": [1.0, 2.0, 3.0, 4.0],
-    "factor": 4.0,
-    "attention_factor": 1.2,
-    "original_max_position_embeddings": TRAINED,
-}
+    "rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0] * 4, "long_factor": [1.0, 2.0, 3.0, 4.0],
+    "factor": 4.0, "attention_factor": 1.2, "original_max_position_embeddings": TRAINED,
+}  # fmt: skip
 QUICK = ["llama", "gemma3_text", "deepseek_v3", "mistral"]
 OTHERS = [*(kind for kind in SHAPES if kind not in QUICK), "qwen3", "recurrent_gemma"]
 PHI3 = {"max_position_embeddings": 256, "original_max_position_embeddings": TRAINED}

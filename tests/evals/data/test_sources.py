@@ -231,18 +231,11 @@ PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"
 def mixed(tmp_path):
     """Two texts among files that are none, one of them large."""
     files = {
-        "a.txt": "first",
-        "notes/b.md": "second",
-        "c.png": PNG,
-        "d.txt": "caf\u00e9".encode("latin-1"),
-        "e.txt.bz2": b"BZh9",
-        "f.jsonl": b'{"text": "x"}',
-        "g.bin": PNG + b"a" * 2**23,
-        "h.pdf": b"%PDF-1.4\n%\xe2\xe3\xcf\xd3\n",
-        "i.dat": b"\x1f\x8b",
-        "i.json": '["one", "two"]',
+        "a.txt": "first", "notes/b.md": "second", "c.png": PNG, "d.txt": "caf\u00e9".encode("latin-1"),
+        "e.txt.bz2": b"BZh9", "f.jsonl": b'{"text": "x"}', "g.bin": PNG + b"a" * 2**23,
+        "h.pdf": b"%PDF-1.4\n%\xe2\xe3\xcf\xd3\n", "i.dat": b"\x1f\x8b", "i.json": '["one", "two"]',
         "j.csv": "text\none\n",
-    }
+    }  # fmt: skip
     return write_files(tmp_path / "mixed", files)
 
 
@@ -270,13 +263,9 @@ def test_a_link_to_nothing_among_the_texts_is_named_and_not_left_out(mixed):
 def test_a_run_among_the_texts_is_no_text(tmp_path, caplog):
     listed = {"schema": 1, "versions": {}, "rows": [], "files": {"REPORT.md": "0" * 64}}
     files = {
-        "a.txt": "first",
-        "results.json": '{"text": "of the user"}',
-        "run/results.json": json.dumps(listed),
-        "run/REPORT.md": "of the run",
-        "run/notes.md": "of the user",
-        "run/resume/0.sqlite": "{}",
-    }
+        "a.txt": "first", "results.json": '{"text": "of the user"}', "run/results.json": json.dumps(listed),
+        "run/REPORT.md": "of the run", "run/notes.md": "of the user", "run/resume/0.sqlite": "{}",
+    }  # fmt: skip
     write_files(tmp_path, files)
     assert contents(read_texts(tmp_path)) == ["first", '{"text": "of the user"}']
     assert "4 files are not text (run/REPORT.md of a run, run/notes.md of a run" in caplog.text
