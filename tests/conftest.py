@@ -1,7 +1,5 @@
 """Fixtures for every test. The same tests run in a checkout, in a never-installed clone and against a wheel."""
 
-from __future__ import annotations
-
 import gc
 import os
 import signal

@@ -1,7 +1,5 @@
 """A model with a LoRA adapter: patched, measured and saved like any other."""
 
-from __future__ import annotations
-
 import peft
 import pytest
 import tiny

@@ -1,7 +1,5 @@
 """A checkpoint on disk: what is written, what is linked, what is left alone, and what a crash leaves behind."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """``patch`` shows, for every file, the change that it then writes."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

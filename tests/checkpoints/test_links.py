@@ -1,7 +1,5 @@
 """Symbolic links in a checkpoint: those that lead out are said, and linked folders are left out."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The card of a patched checkpoint when names, specs and configurations are hostile: nothing gets out of its place."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path

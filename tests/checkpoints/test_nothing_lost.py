@@ -1,7 +1,5 @@
 """No file of a user's is ever deleted or overwritten, whatever is forced, interrupted, killed or appears meanwhile."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """A schedule on top of one that ropescale put there: built on the folder as it is, as on a vendor's scaling."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a second patch and a loader make of the files beside config.json."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

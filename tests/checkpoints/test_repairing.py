@@ -1,7 +1,5 @@
 """A model that was patched in memory and saved by transformers: its frequencies are live, and what else it lacks."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``ropescale.save``: from memory, what ``ropescale patch`` writes from disk."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Texts for the commands that measure."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

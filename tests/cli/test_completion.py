@@ -1,7 +1,5 @@
 """A shell's TAB offers schedules, engines, and paths where paths belong."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """``ropescale eval``: the command, its output and its errors."""
 
-from __future__ import annotations
-
 import json
 import math
 from functools import partial

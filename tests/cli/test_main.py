@@ -1,7 +1,5 @@
 """The command line's shell: help, errors, exit codes, and the `schedules` command."""
 
-from __future__ import annotations
-
 import errno
 import io
 import json

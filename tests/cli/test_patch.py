@@ -1,7 +1,5 @@
 """``ropescale patch`` and ``ropescale restore``: what they print, and that every option reaches the checkpoint."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

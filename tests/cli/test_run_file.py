@@ -1,7 +1,5 @@
 """``--config run.yaml``: options from a file, and the file with which a result repeats itself."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

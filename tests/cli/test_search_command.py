@@ -1,7 +1,5 @@
 """``ropescale search``: the command, its files, its errors, and how it goes on after a stop."""
 
-from __future__ import annotations
-
 import os
 import shlex
 from functools import partial

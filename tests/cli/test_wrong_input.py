@@ -1,7 +1,5 @@
 """Input that cannot be used: one line, exit code 2, and nothing written; and results that no output can take away."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

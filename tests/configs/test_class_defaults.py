@@ -1,7 +1,5 @@
 """The table of class defaults is what the installed transformers has, and gives the tables that it builds."""
 
-from __future__ import annotations
-
 import json
 import warnings
 from collections import Counter

@@ -1,7 +1,5 @@
 """The model types written down for transformers 4 are those that it lists itself."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Every causal language model of transformers: patched in memory and on disk, or refused by name with the reason."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The language model's section and its lengths are found with their keys, and patched where the code reads them."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

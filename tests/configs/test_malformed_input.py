@@ -1,7 +1,5 @@
 """Whatever is wrong with the input: exit code 2, one line that says what and where, nothing written, no traceback."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The rotary geometry: closed forms, and configurations read as stock transformers reads them."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

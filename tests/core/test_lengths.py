@@ -1,7 +1,5 @@
 """Lengths as people write them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

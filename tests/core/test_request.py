@@ -1,7 +1,5 @@
 """A request is made once, and everything that takes one takes the same fields."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 from itertools import chain
 

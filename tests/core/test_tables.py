@@ -1,7 +1,5 @@
 """The numbers alone: from a folder, a configuration, a loaded model, patched before or not."""
 
-from __future__ import annotations
-
 import pytest
 import tiny
 from configurations import write_checkpoint

@@ -1,7 +1,5 @@
 """Fixtures of the tests of engines."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Draft heads and MTP layers: they are named, a head gets its target's table, and `export` says what keeps them."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from typing import Any

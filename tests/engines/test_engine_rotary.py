@@ -3,8 +3,6 @@
 Whatever the parity table calls honoured must come out as asked, and whatever it calls otherwise must not.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import shlex

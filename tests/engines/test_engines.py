@@ -1,7 +1,5 @@
 """Engines' differences from what was asked, and what the card of a patched checkpoint says of them."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``ropescale export``: what it prints can be pasted, and does in the engine what the table beside it says."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import shutil

@@ -1,7 +1,5 @@
 """``ropescale export --for llama.cpp`` and ``ropescale gguf`` say the same of every architecture and schedule."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 from typing import Any

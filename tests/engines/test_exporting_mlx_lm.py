@@ -4,8 +4,6 @@ test_mlx_lm.py runs it. The closed forms are those of its models/rope_utils.py: 
 multiplied by ``sqrt(1 + ln s / ln L0)``, where s is max_position_embeddings over the original length L0.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import shlex

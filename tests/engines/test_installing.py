@@ -1,7 +1,5 @@
 """A release as strangers meet it: made, put on an index, installed into a bare environment, and used there."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

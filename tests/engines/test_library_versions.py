@@ -3,8 +3,6 @@
 The lowest ones are those that pyproject.toml accepts, the newest ones those that pip finds.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

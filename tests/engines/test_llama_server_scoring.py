@@ -4,8 +4,6 @@ The server is that of the wheel xllamacpp, which runs llama.cpp's handlers in a 
 Python's library, a random Qwen 3 random ids.
 """
 
-from __future__ import annotations
-
 import itertools
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path

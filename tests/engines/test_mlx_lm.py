@@ -4,8 +4,6 @@ What is compared is the log-probability of every token of two prompts, one insid
 with stock transformers on the patched folder.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import subprocess

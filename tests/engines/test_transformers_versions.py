@@ -5,8 +5,6 @@ Each version runs in an environment of its own, without ropescale, and hands bac
 else, it is known what (:func:`instead`), and ``patch`` must say so; where it does not, ``patch`` must not.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import math

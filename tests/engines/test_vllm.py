@@ -7,8 +7,6 @@ with stock transformers on the patched folder. Dynamic NTK is one table in vLLM'
 its oracle is the folder that was frozen there.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -4,8 +4,6 @@ The bundled model reads Python's library, a random Qwen 3 random ids. The longes
 limit, so that their last token takes the way of its own.
 """
 
-from __future__ import annotations
-
 import shlex
 import tempfile
 from contextlib import AbstractContextManager

@@ -1,7 +1,5 @@
 """The command line and Python are one program: equal files from equal arguments, and each continues the other's run."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from contextlib import ExitStack

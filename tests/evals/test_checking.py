@@ -1,7 +1,5 @@
 """Values of another type or out of their range are named."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

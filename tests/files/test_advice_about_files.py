@@ -1,7 +1,5 @@
 """Advice about folders and files is followed as a person would, and the command succeeds then."""
 
-from __future__ import annotations
-
 import ast
 import shlex
 import shutil

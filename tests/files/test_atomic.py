@@ -1,7 +1,5 @@
 """Files are written whole or not at all, and only what a killed writer left on this host is swept."""
 
-from __future__ import annotations
-
 import errno
 import os
 import signal

@@ -1,7 +1,5 @@
 """Data runs no code and fetches none: schedules in JSON, records, results, configurations, adapters."""
 
-from __future__ import annotations
-
 import builtins
 import json
 import pickle

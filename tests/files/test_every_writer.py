@@ -1,7 +1,5 @@
 """All that writes: on a full disk, onto what something else wrote, into an empty folder, and into /proc."""
 
-from __future__ import annotations
-
 import io
 import itertools
 import os

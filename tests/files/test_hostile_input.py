@@ -1,7 +1,5 @@
 """Damaged and hostile files: one clear line of bounded length, exit code 2, in bounded time, and nothing written."""
 
-from __future__ import annotations
-
 import json
 import logging
 import math

@@ -1,7 +1,5 @@
 """``ropescale gguf``: what is written for llama.cpp, what is kept byte for byte, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """A real llama.cpp, built from source by llama-cpp-python, computes what a GGUF file of ours was asked to say."""
 
-from __future__ import annotations
-
 import ast
 import json
 import math

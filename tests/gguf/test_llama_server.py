@@ -4,8 +4,6 @@ What is compared are the log-probabilities of every next token after twenty pref
 those of stock transformers on the patched folder.
 """
 
-from __future__ import annotations
-
 import json
 import shlex
 import urllib.error

@@ -1,7 +1,5 @@
 """``inspect``: numbers against closed forms and transformers' own table, warnings, the command."""
 
-from __future__ import annotations
-
 import json
 import math
 

@@ -1,7 +1,5 @@
 """Several schedules beside each other: each as it is alone, in the table, in JSON and over each other in a picture."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Patching in memory. The oracle is stock transformers: a model that ``from_pretrained`` reads back from disk."""
 
-from __future__ import annotations
-
 import copy
 import logging
 import math

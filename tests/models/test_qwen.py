@@ -1,7 +1,5 @@
 """Qwen's long case from end to end: the trained length, and the three axes of positions of a model that sees."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from configurations import read

@@ -1,7 +1,5 @@
 """Checkpoints that bring Python code: it runs where --trust-remote-code is given, and nowhere else."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Frequencies against stock transformers' own functions, and the way there and back through its configuration."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import replace
 from typing import Any

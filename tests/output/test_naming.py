@@ -1,7 +1,5 @@
 """Names of schedules that came from files, and schedules that are the same in other words."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The picture that ``inspect --plot`` draws: what is on it, and how it is written."""
 
-from __future__ import annotations
-
 import io
 import math
 import pickle

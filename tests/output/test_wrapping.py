@@ -1,7 +1,5 @@
 """Markdown in a terminal: nothing is lost, nothing is wider than the terminal, and numbers stay whole."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

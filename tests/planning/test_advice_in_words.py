@@ -1,7 +1,5 @@
 """Advice that names a key of config.json, or an option, is followed as a person would, and leads out."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

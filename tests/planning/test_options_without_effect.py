@@ -1,7 +1,5 @@
 """An option that has no effect is an error that says so, in the command line and in Python."""
 
-from __future__ import annotations
-
 import json
 import shlex
 

@@ -1,7 +1,5 @@
 """Plans for a configuration: the numbers, the keys, the maximum, and the engines that compute otherwise."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The examples of CONTRIBUTING.md: each is added to a copy of the sources, as it says, and its commands are run."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

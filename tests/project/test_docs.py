@@ -3,8 +3,6 @@
 `make docs` builds the site, with warnings as errors.
 """
 
-from __future__ import annotations
-
 import re
 import runpy
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every stage of the experiment, on a processor, with a tiny model and the standard library."""
 
-from __future__ import annotations
-
 import json
 import math
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Mutated input: a few cases of every target, and ninety seconds of all of them."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

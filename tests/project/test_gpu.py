@@ -1,7 +1,5 @@
 """What an accelerator is asked, on a processor and with tiny models."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

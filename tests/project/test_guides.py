@@ -1,7 +1,5 @@
 """What README and guides show holds: Python compiles, commands are understood, every block runs on a tiny model."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import json

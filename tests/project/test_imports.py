@@ -1,7 +1,5 @@
 """Imports come late: the command line answers before torch could have been loaded."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

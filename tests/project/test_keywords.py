@@ -1,7 +1,5 @@
 """Keywords of the public functions: an editor knows them, and a wrong one is refused in the function's own name."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import json

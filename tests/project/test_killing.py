@@ -1,7 +1,5 @@
 """The commands that write files, killed at steps on the disk; at random too, and evaluations, in ``make kill``."""
 
-from __future__ import annotations
-
 import os
 import re
 

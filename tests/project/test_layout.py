@@ -1,7 +1,5 @@
 """The layout that CONTRIBUTING.md promises: imports point down and in no circle, names are unique."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import Counter

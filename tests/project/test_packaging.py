@@ -1,7 +1,5 @@
 """The package list, the wheel, and a clone that was never installed."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

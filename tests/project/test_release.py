@@ -1,7 +1,5 @@
 """A release: one version everywhere, an sdist that is the repository, and one wheel whatever it is built from."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The page of the papers' claims: its verdicts follow from its intervals, its differences from its perplexities."""
 
-from __future__ import annotations
-
 import math
 import re
 import sys

@@ -1,7 +1,5 @@
 """The counter of what a command enters."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -8,8 +8,6 @@ Each entry is either matched by a schedule, or listed below with the reason why 
 that it does differ, and where a misreading explains the peer's numbers, that the misreading reproduces them.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable

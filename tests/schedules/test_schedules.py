@@ -1,7 +1,5 @@
 """Closed forms, degenerate inputs, and what holds for every schedule."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math

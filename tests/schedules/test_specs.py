@@ -1,7 +1,5 @@
 """The schedule spec: names, fields, files, JSON, and the options of the command line."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

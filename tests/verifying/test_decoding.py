@@ -1,7 +1,5 @@
 """verify --generate: decoding with the cache against whole passes. The oracle is a naive loop over stock models."""
 
-from __future__ import annotations
-
 import copy
 import json
 import re

@@ -1,7 +1,5 @@
 """verify: the intended table is live, or the reason why not."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

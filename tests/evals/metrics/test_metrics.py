@@ -1,7 +1,5 @@
 """A metric is one module and one line; its rows are written everywhere, and read back."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, dataclass
 

@@ -1,7 +1,5 @@
 """Ranges of tokens, as masks and clipped to a window: closed forms."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from ropescale.evals.metrics.stored import kept, ranges_of, within

@@ -1,7 +1,5 @@
 """Retrieval: prompts, teacher-forced scores, and a model whose accuracy is known."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import json

@@ -1,7 +1,5 @@
 """The short-context cost: KL divergence and top-1 agreement, against full logits in fp64 and plain loops."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 

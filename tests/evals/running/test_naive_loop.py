@@ -3,8 +3,6 @@
 The loop knows nothing of ropescale: one forward pass per window, and the windows written down again.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

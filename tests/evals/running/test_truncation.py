@@ -1,7 +1,5 @@
 """The model as it is, given only its last tokens, against an independent loop over plain transformers."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

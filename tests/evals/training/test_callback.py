@@ -1,7 +1,5 @@
 """``ropescale.TrainingCallback`` under transformers' Trainer: proved before the first step, measured, saved."""
 
-from __future__ import annotations
-
 import json
 import math
 
