@@ -13,12 +13,9 @@ import pytest
 
 TESTS = Path(__file__).resolve().parent
 HELPERS = TESTS / "helpers"
-sys.path[:0] = [
-    str(HELPERS),
-    str(TESTS / "tools"),
-    str(TESTS.parent / "docs" / "examples"),
-    *(str(HELPERS / name) for name in ("engines", "model_coverage", "runs", "scripts", "trainings")),
-]
+PLACES = [HELPERS, TESTS / "tools", TESTS.parent / "docs" / "examples"]
+PLACES += [HELPERS / name for name in ("engines", "model_coverage", "runs", "scripts", "trainings")]
+sys.path[:0] = map(str, PLACES)
 
 gc.disable()  # until everything is imported and collected, see pytest_collection_finish
 

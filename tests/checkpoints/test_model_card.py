@@ -102,16 +102,12 @@ def test_no_command_of_a_card_runs_anything_and_each_has_the_name(name, tmp_path
 HOSTILE = "my`x`\n\n# Theirs\n\n<!-- ropescale: end -->|\u202e<b>[a](x) {s} {x} {0}"
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        LLAMA | {"model_type": HOSTILE},
-        LLAMA | {"architectures": [HOSTILE]},
-        LLAMA | {"model_type": HOSTILE, "architectures": [HOSTILE], "auto_map": {"AutoModel": HOSTILE}},
-    ],
-)
-def test_what_a_hostile_configuration_says_stays_in_its_place(config, tmp_path):
-    rest = checked(card(tmp_path / "none.md", make_plan(config, "yarn:factor=4"), "org/name").decode())
+TYPE, CLASS, CODE = {"model_type": HOSTILE}, {"architectures": [HOSTILE]}, {"auto_map": {"AutoModel": HOSTILE}}
+
+
+@pytest.mark.parametrize("said", [TYPE, CLASS, TYPE | CLASS | CODE])
+def test_what_a_hostile_configuration_says_stays_in_its_place(said, tmp_path):
+    rest = checked(card(tmp_path / "none.md", make_plan(LLAMA | said, "yarn:factor=4"), "org/name").decode())
     assert "{x} {0}" in rest or "my" not in rest
     assert "](" not in rest
 

@@ -81,9 +81,10 @@ FOREIGN = {
 NAMES = ("thesis.txt", "nested/thesis.txt", ".hidden", "LICENSE", "config.json", "README.md")
 
 
-@pytest.mark.parametrize(
-    ("name", "link"), [*((name, "hard") for name in (*FOREIGN, *NAMES)), (WEIGHTS, "symlink"), (WEIGHTS, "copy")]
-)
+HARD = [(name, "hard") for name in (*FOREIGN, *NAMES)]
+
+
+@pytest.mark.parametrize(("name", "link"), [*HARD, (WEIGHTS, "symlink"), (WEIGHTS, "copy")])
 def test_force_leaves_a_folder_that_holds_anything_else_and_names_it(source, tmp_path, name, link):
     out = patch_checkpoint(source, tmp_path / "out", "linear:factor=2", link=link).folder
     FOREIGN.get(name, lambda out: plant(out / name))(out)
@@ -153,12 +154,8 @@ def during(monkeypatch: pytest.MonkeyPatch, act: object) -> None:
 @pytest.mark.parametrize("kind", ["folder", "empty folder", "file", "link"])
 def test_an_output_that_appears_meanwhile_is_left(source, tmp_path, monkeypatch, kind):
     out = tmp_path / "out"
-    make = {
-        "folder": lambda: plant(out / "thesis.txt"),
-        "empty folder": out.mkdir,
-        "file": lambda: plant(out),
-        "link": lambda: out.symlink_to(source),
-    }
+    make = {"folder": lambda: plant(out / "thesis.txt"), "empty folder": out.mkdir}
+    make |= {"file": lambda: plant(out), "link": lambda: out.symlink_to(source)}
     during(monkeypatch, make[kind])
     with pytest.raises(CheckpointError, match="was created meanwhile"):
         patch_checkpoint(source, out, "yarn:factor=4")

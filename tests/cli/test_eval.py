@@ -176,11 +176,8 @@ def test_logits_that_are_not_finite_fail_the_run_and_keep_what_was_finished(eval
 def tables(evaluate, *words):
     """The frequencies that each schedule was measured with, by its label."""
     found = json.loads(evaluate("--lengths", "32,64", "--json", *words).out)
-    return {
-        row["schedule"]: found["tables"][row["table_sha256"]]["all"]["inv_freq"]
-        for row in found["rows"]
-        if row["length"] == 64
-    }
+    rows = [row for row in found["rows"] if row["length"] == 64]
+    return {row["schedule"]: found["tables"][row["table_sha256"]]["all"]["inv_freq"] for row in rows}
 
 
 def expected(spec, **request):

@@ -28,8 +28,9 @@ def search(ran, checkpoint, texts):
     return partial(ran, "search", checkpoint, "--data", texts)
 
 
-def test_it_prints_the_schedule_and_the_command_that_patches_with_it_and_its_file_is_one_for_every_command(
-    ran, search, checkpoint, texts, tmp_path, monkeypatch, one_thread
+@pytest.mark.usefixtures("one_thread")
+def test_its_schedule_is_printed_and_its_file_is_one_for_every_command(
+    ran, search, checkpoint, texts, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
     out, err = search(*WORDS, "-o", "factors.json")

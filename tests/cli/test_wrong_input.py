@@ -74,13 +74,11 @@ def test_results_are_not_written_among_the_texts(refused, checkpoint, texts):
 # --- the surroundings ---
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ("x", "RANK=0, WORLD_SIZE=x, LOCAL_RANK=0 are not valid process numbers"),
-        ("2", "environment variable RANK expected, but not set; start with torchrun"),
-    ],
-)
+HALVES = {"x": "RANK=0, WORLD_SIZE=x, LOCAL_RANK=0 are not valid process numbers"}
+HALVES |= {"2": "environment variable RANK expected, but not set; start with torchrun"}
+
+
+@pytest.mark.parametrize(("given", "said"), HALVES.items())
 def test_a_launcher_that_says_half_of_what_it_should_is_named(refused, checkpoint, texts, monkeypatch, given, said):
     monkeypatch.setenv("WORLD_SIZE", given)
     assert said in refused("eval", checkpoint, "--data", texts, *ONE)
@@ -156,9 +154,7 @@ def test_notes_that_cannot_be_written_end_nothing(checkpoint, texts, tmp_path, c
         "demo -o /proc/new",
     ],
 )
-def test_an_unwritable_folder_and_a_dangling_link_are_refused_before_any_work(
-    words, refused, checkpoint, texts, tmp_path
-):
+def test_an_unwritable_folder_and_a_dangling_link_are_refused_at_once(words, refused, checkpoint, texts, tmp_path):
     if "gguf" in words:
         write_gguf(AutoModelForCausalLM.from_pretrained(checkpoint), tmp_path / "model.gguf")
     named = {"CHECKPOINT": checkpoint, "TEXT": texts, "MODEL.gguf": tmp_path / "model.gguf"}
@@ -171,16 +167,11 @@ def test_an_unwritable_folder_and_a_dangling_link_are_refused_before_any_work(
         assert str(link) in refused(*words, link)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "eval MODEL --data TEXT --lengths 32",
-        "retrieval MODEL --lengths 32",
-        "recommend MODEL --data TEXT --target-length 128",
-        "search MODEL --data TEXT --target-length 128",
-        "demo",
-    ],
-)
+RUNS = ["eval MODEL --data TEXT --lengths 32", "retrieval MODEL --lengths 32", "demo"]
+RUNS += [f"{name} MODEL --data TEXT --target-length 128" for name in ("recommend", "search")]
+
+
+@pytest.mark.parametrize("words", RUNS)
 def test_a_run_is_not_written_into_a_models_folder(words, refused, copied, texts, tmp_path):
     model = copied.rename(tmp_path / "q-search")
     (model / "model.safetensors").write_bytes(b"whoever reads this fails")

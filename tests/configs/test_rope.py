@@ -97,6 +97,7 @@ def test_phi3_128k_has_its_own_lists_and_the_scale_of_its_paper(key):
     assert table.attention_scale == pytest.approx(math.sqrt(1 + math.log(32) / math.log(4096)), rel=1e-15)
 
 
+AS_LONG = 131072, 131072
 GEOMETRIES = {
     "llama 3.1": {"all": (64, 64, 5e5, 8192, 131072)},
     "phi3 128k": {"all": (32, 32, 1e4, 4096, 131072)},
@@ -106,10 +107,10 @@ GEOMETRIES = {
     "deepseek_v3, v4, MLA": {"all": (64, 64, 1e4, 4096, 163840)},
     "minimax_m2 in coordinates": {"all": (64, 128, 5e6, 196608, 196608)},
     "dbrx under its own names": {"all": (32, 32, 1e4, 1234, 1234)},
-    "gemma3, v4": {"full_attention": (32, 32, 5e5, 131072, 131072), "sliding_attention": (32, 32, 2e4, 131072, 131072)},
+    "gemma3, v4": {"full_attention": (32, 32, 5e5, *AS_LONG), "sliding_attention": (32, 32, 2e4, *AS_LONG)},
     "gemma4 with its wide heads": {
-        "full_attention": (128, 128, 1e6, 131072, 131072),
-        "sliding_attention": (64, 64, 1e4, 131072, 131072),
+        "full_attention": (128, 128, 1e6, *AS_LONG),
+        "sliding_attention": (64, 64, 1e4, *AS_LONG),
     },
     "beam": {"sliding_attention": (128, 128, 1e4, None, None)},
     "laguna with one layer type": {"sliding_attention": (128, 128, 1e4, 131072, 131072)},
@@ -194,8 +195,8 @@ CONTRADICTIONS = {
         ("4096 by phi3's default", "8192 inside"),
     ),
     "two types": (
-        LLAMA | {"rope_scaling": LINEAR | {"rope_type": "dynamic"}},
-        ("rope_type 'dynamic'", "type 'linear'"),
+        LLAMA | {"rope_scaling": {"type": "linear", "rope_type": "odd"}},
+        ("rope_type 'odd'", "type 'linear'"),
     ),
     "flat rope_parameters on a model with a table per layer type": (
         GEMMA3 | {"rope_parameters": LINEAR | {"rope_theta": 1e6}},

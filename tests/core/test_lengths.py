@@ -8,11 +8,10 @@ import pytest
 from ropescale.errors import DataError
 from ropescale.lengths import parse_length, parse_lengths
 
+TEXTS = {4096: 4096, "4k": 4096, " 4K ": 4096, "1m": 1_048_576, "1.5k": 1536, "2048.0": 2048, np.int64(7): 7}
 
-@pytest.mark.parametrize(
-    ("text", "tokens"),
-    [(4096, 4096), ("4k", 4096), (" 4K ", 4096), ("1m", 1_048_576), ("1.5k", 1536), ("2048.0", 2048), (np.int64(7), 7)],
-)
+
+@pytest.mark.parametrize(("text", "tokens"), TEXTS.items())
 def test_a_k_is_1024_tokens_and_an_m_1024_of_them(text: str | int, tokens: int) -> None:
     assert parse_length(text) == tokens
 
@@ -40,10 +39,10 @@ def test_what_is_not_a_length_is_one_clear_sentence(text: Any, message: str) -> 
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [("", "no length is given; write"), (" , ", "no length is"), ([], "no length is"), ("2k,4x", "'4x' is not")],
-)
+NONE = [(none, "no length is given; write lengths like") for none in ("", " , ", [])]
+
+
+@pytest.mark.parametrize(("given", "message"), [*NONE, ("2k,4x", "'4x' is not")])
 def test_no_length_at_all_is_an_error_and_the_one_that_is_wrong_is_named(given: Any, message: str) -> None:
     with pytest.raises(DataError, match=message):
         parse_lengths(given)

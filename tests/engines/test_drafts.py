@@ -16,6 +16,7 @@ from ropescale.exporting import export, exports
 EAGLE3 = LLAMA31 | {"architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": 256}
 EAGLE3["max_position_embeddings"] = 2048
 MTP = DEEPSEEK | {"num_nextn_predict_layers": 1}
+INSIDE = {"model_type": "qwen3_5_text", "mtp_num_hidden_layers": 1}
 
 
 @pytest.mark.parametrize(
@@ -28,10 +29,7 @@ MTP = DEEPSEEK | {"num_nextn_predict_layers": 1}
         (LLAMA | {"architectures": ["DeepseekV3ForCausalLMNextN"]}, "mtp head"),
         (MTP, "1 MTP layer"),
         (LLAMA | {"model_type": "minimax_m2", "num_mtp_modules": 3}, "3 MTP layers"),
-        (
-            {"model_type": "qwen3_5", "text_config": {"model_type": "qwen3_5_text", "mtp_num_hidden_layers": 1}},
-            "1 MTP layer",
-        ),
+        ({"model_type": "qwen3_5", "text_config": INSIDE}, "1 MTP layer"),
         (LLAMA | {"num_nextn_predict_layers": 0}, ""),
         (LLAMA | {"architectures": ["Eagle2_5_VLForConditionalGeneration"]}, ""),
         (LLAMA | {"num_nextn_predict_layers": "1", "architectures": None}, ""),

@@ -118,10 +118,8 @@ def test_kimi_k2_and_deepseek_v3_have_one_answer_and_an_unknown_class_has_no_com
     for spec in ("yarn:factor=8", "ntk:factor=4"):
         found = [export(_folder(each, tmp_path), "llama.cpp", spec) for each in (kimi, DEEPSEEK)]
         assert len({(done.refusal is None, done.how) for done in found}) == 1
-    for config in (
-        {"architectures": ["zorblax"], **LLAMA_SIZES},
-        {"language_config": LLAMA_SIZES | {"model_type": "llama"}},
-    ):
+    inside = {"language_config": LLAMA_SIZES | {"model_type": "llama"}}
+    for config in ({"architectures": ["zorblax"], **LLAMA_SIZES}, inside):
         of = {"model_type": "zorblax", "architectures": ["zorblax"]}
         done = export(_folder(of | config, tmp_path), "llama.cpp", "yarn:factor=2")
         assert done.commands == [] and done.refusal and "does not support zorblax" in done.refusal

@@ -80,9 +80,7 @@ def score(python: Path, jobs: list[list[Any]]) -> None:
 
 
 @pytest.fixture(scope="module")
-def found(
-    python: Path, folders: Mapping[str, Path], request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Mapping[tuple[str, ...], Any]:
+def found(python, folders, request, tmp_path_factory) -> Mapping[tuple[str, ...], Any]:
     """What mlx-lm computes of patched folders, and of originals under the same schedule."""
     told: dict[tuple[str, ...], Export] = {}
     for family, route in selected(request, CASES):

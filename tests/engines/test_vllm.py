@@ -77,9 +77,7 @@ def python() -> Path:
 
 
 @pytest.fixture(scope="module")
-def found(
-    python: Path, folders: Mapping[str, Path], request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Mapping[tuple[str, ...], Any]:
+def found(python, folders, request, tmp_path_factory) -> Mapping[tuple[str, ...], Any]:
     """What vLLM computes of patched folders and of originals, in one process, because it takes a minute to begin."""
     told: dict[tuple[str, ...], dict[str, Any]] = {}
     original = folders["llama"] / "original"

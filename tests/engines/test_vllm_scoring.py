@@ -33,13 +33,8 @@ TOLERANCE = 1e-4
 """Nats, on any token."""
 
 LENGTHS = [128, 256, 512, 1024]
-SPECS = {
-    "base": "base",
-    "yarn": "yarn:factor=4.0",
-    "linear": "linear:factor=4.0",
-    "llama3": "llama3:factor=4.0",
-    "searched": SEARCHED["all"],
-}
+SPECS = {"base": "base", "searched": SEARCHED["all"]}
+SPECS |= {name: f"{name}:factor=4.0" for name in ("yarn", "linear", "llama3")}
 
 
 def serving(python: Path, command: str, log: Path) -> AbstractContextManager[str]:
@@ -115,10 +110,8 @@ def test_a_served_model_answers_and_writes_as_the_loaded_one(python, tmp_path):
     ropescale.patch_checkpoint(CHECKPOINT, folder, SPECS["yarn"])
     tokenizer = load_tokenizer(folder)
     text = held_out_documents()[0]
-    rows = [
-        {"input": text[start : start + 900], "outputs": [text[start + 900 : start + 912]]}
-        for start in range(0, 4000, 500)
-    ]
+    parts = [text[start:] for start in range(0, 4000, 500)]
+    rows = [{"input": part[:900], "outputs": [part[900:912]]} for part in parts]
     passkeys: dict[str, Any] = {"lengths": [200, 1024], "depths": [0.0, 0.5, 1.0], "trials": 2, "path": folder}
     given: dict[str, Any] = {"lengths": [512], "prompts": rows, "new_tokens": 16, "path": folder}
     with serving(python, export(folder, "vllm").commands[0].text, tmp_path / "log.txt") as address:

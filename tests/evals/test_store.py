@@ -239,9 +239,7 @@ def stopping(monkeypatch, after):
 
 
 @pytest.mark.parametrize(("after", "killed"), [(20, False), (31, True)])
-def test_an_interrupted_run_is_reported_and_ends_the_same(
-    whole, tmp_path, monkeypatch, scored, lines, ran, after, killed
-):
+def test_an_interrupted_run_is_said_and_ends_the_same(whole, tmp_path, monkeypatch, scored, lines, ran, after, killed):
     with monkeypatch.context() as patched:
         stopping(patched, after)
         if killed:  # nothing is written at the end, only while it runs

@@ -76,13 +76,7 @@ FILES = [line.replace(" | tee", " |tee").split(" | ") for line in ROWS.splitline
 """What is wrong, the command, the advice, and what is done then; unless that ends with one, the command once more."""
 
 ELSEWHERE = (
-    *(
-        "was created meanwhile",
-        "another command created",
-        "became shorter while",
-        "needs custom code",
-        "code from the Hub",
-    ),
+    *("was created meanwhile", "another command created", "became shorter while", "needs custom code"),
     *("and the Hub cannot be reached", "nor a model that the Hub supplies", "cannot be linked or copied to"),
     *("is a PEFT adapter; patch the base", "the base of this adapter", "without custom code; read it"),
     *("its pickled weights are damaged", "is on the meta device", "over several processes", "which would be destroyed"),
@@ -90,14 +84,8 @@ ELSEWHERE = (
     *("unknown link type", "vLLM {} ({}); remove", "is unknown to ropescale", "this model carries no schedule"),
     *("were changed without ropescale", "is not a folder; let the trainer", "remove it yourself", "is big-endian"),
     *("is of type", "parts; join them first", "gguf-py, which is not installed", "has no general.architecture"),
-    *(
-        "; no schedule lets",
-        "; an engine that reads that file",
-        "; it should be",
-        "; it must be",
-        "nothing can be scaled",
-    ),
-    *("does not extend the context", "must be even"),
+    *("; no schedule lets", "; an engine that reads that file", "; it should be", "; it must be", "must be even"),
+    *("does not extend the context", "nothing can be scaled", "code from the Hub"),
 )
 """Of messages whose advice other tests follow, or nobody can here: another command at the same moment, the Hub, other
 programs and machines, trust. The last ones are facts without a way out."""

@@ -182,10 +182,11 @@ def walked(file: Path) -> Iterator[None]:
         yield
 
 
+NAMES = [f"{each}.json" for each in ("config", "ropescale", "generation_config", "tokenizer_config", "manifest")]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", [f"{each}.json" for each in "config ropescale generation_config tokenizer_config manifest".split()]
-)
+@pytest.mark.parametrize("name", NAMES)
 def test_no_place_in_a_model_folder_is_run(name):
     tiny.checkpoint(Path("source"), tiny.llama(vocab_size=258))
     ropescale.patch_checkpoint("source", "model", "yarn:factor=2", link="copy")

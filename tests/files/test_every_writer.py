@@ -47,11 +47,7 @@ FOLDERS: dict[str, list[str]] = {
     "recommend": ["recommend", "model", *DATA, "--target-length", "96", "--max-docs", "2", "-o", "OUT"],
     "demo": ["demo", "-o", "OUT"],
 }
-PYTHON: dict[str, list[str]] = {
-    "ropescale.save": ["save", "OUT"],
-    "Table.save": ["table", "OUT.json"],
-    "Result.save": ["result", "OUT"],
-}
+PYTHON = {"ropescale.save": ["save", "OUT"], "Table.save": ["table", "OUT.json"], "Result.save": ["result", "OUT"]}
 WRITERS = FILES | FOLDERS | PYTHON
 CHANGES = {
     "patch --in-place": ["patch", "model", *YARN, "--in-place"],
@@ -242,13 +238,11 @@ def test_whatever_writes_a_folder_takes_an_empty_one(place, name, few_candidates
     assert len(os.listdir("OUT")) > 2 and stat.S_IMODE(os.stat("OUT").st_mode) == 0o711
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        *itertools.product(["patch", "eval", "ropescale.save"], ["disk", "bind"]),
-        *itertools.product(["retrieval", "recommend", "Result.save"], ["disk"]),
-    ],
-)
+MOUNTED = [*itertools.product(["patch", "eval", "ropescale.save"], ["disk", "bind"])]
+MOUNTED += [(name, "disk") for name in ("retrieval", "recommend", "Result.save")]
+
+
+@pytest.mark.parametrize(("name", "kind"), MOUNTED)
 def test_whatever_writes_a_folder_takes_a_mount_point(place, ran, refused, name, kind, few_candidates):
     with mounted(place / "OUT", kind):
         (place / "OUT" / "lost+found").mkdir(mode=0)  # of ext4

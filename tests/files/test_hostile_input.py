@@ -122,19 +122,21 @@ def test_a_record_with_values_that_cannot_be_is_refused(model, capsys, damage):
 NAMES = "config.json adapter_config.json tokenizer.json ropescale.json README.md model.safetensors.index.json".split()
 
 
-@pytest.mark.parametrize(
-    ("words", "name"),
-    [*((PATCH, name) for name in NAMES), *((words, "config.json") for words in (INSPECT, VERIFY, export("vllm")))],
-)
+PIPES = [(PATCH, name) for name in NAMES]
+PIPES += [(words, "config.json") for words in (INSPECT, VERIFY, export("vllm"))]
+
+
+@pytest.mark.parametrize(("words", "name"), PIPES)
 def test_a_pipe_is_not_read(model, capsys, words, name):
     (model / name).unlink(missing_ok=True)
     os.mkfifo(model / name)
     refused(capsys, words, f"{name} is a pipe or a device, not a regular file")
 
 
-@pytest.mark.parametrize(
-    ("name", "mebibytes", "most"), [("config.json", 9, "8.39 MB"), ("model.safetensors.index.json", 129, "134 MB")]
-)
+LARGE = [("config.json", 9, "8.39 MB"), ("model.safetensors.index.json", 129, "134 MB")]
+
+
+@pytest.mark.parametrize(("name", "mebibytes", "most"), LARGE)
 def test_a_file_that_is_larger_than_any_of_its_name_is_not_read(model, capsys, name, mebibytes, most):
     with open(model / name, "wb") as file:
         file.truncate(mebibytes * 2**20)

@@ -127,9 +127,10 @@ def test_longrope_keeps_its_two_lists_and_a_table_goes_into_both_where_there_is_
     assert (keys[S + "type"], keys[S + "original_context_length"]) == ("longrope", 256)
 
 
-@pytest.mark.parametrize(
-    "fields", [{"beta_fast": 8.0}, {"beta_slow": 2.0}, {"truncate": False}, {"extrapolation_factor": 0.5}]
-)
+DROPPED = [{"beta_fast": 8.0}, {"beta_slow": 2.0}, {"truncate": False}, {"extrapolation_factor": 0.5}]
+
+
+@pytest.mark.parametrize("fields", DROPPED)
 def test_what_llama_cpp_would_drop_of_yarn_becomes_a_table(fields):
     """Its numbers are those of the schedule, not of plain yarn."""
     asked = create("yarn", factor=8.0, **fields)
@@ -163,10 +164,10 @@ def test_the_length_keeps_the_type_it_has(kind):
     assert (field.types[0].name, field.contents()) == (kind, 512)
 
 
-@pytest.mark.parametrize(
-    ("arch", "words"),
-    [("gemma2", "change as well"), ("gemma3", "layers stay unchanged"), ("novel", "no architecture novel")],
-)
+SAID = {"gemma2": "change as well", "gemma3": "layers stay unchanged", "novel": "no architecture novel"}
+
+
+@pytest.mark.parametrize(("arch", "words"), SAID.items())
 def test_it_says_what_becomes_of_layers_with_a_window_and_of_what_nobody_looked_at(arch, words):
     source = write_keys(Path("in.gguf"), arch, **WINDOW if arch.startswith("gemma") else {})
     done = patch_gguf(source, None, "yarn:factor=8", dry_run=True)

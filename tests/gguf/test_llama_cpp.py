@@ -215,9 +215,10 @@ def test_qwen2_does_not_load_with_a_table_and_so_is_refused_one(llama_cpp, ids, 
     assert llama_cpp.logits(ids, (with_table, {})) == [None]
 
 
-@pytest.mark.parametrize(
-    "arguments", [{"yarn_beta_fast": -1.0, "yarn_beta_slow": -1.0}, {}], ids=["as in the file", "by default"]
-)
+AS_IN_THE_FILE = {"yarn_beta_fast": -1.0, "yarn_beta_slow": -1.0}
+
+
+@pytest.mark.parametrize("arguments", [AS_IN_THE_FILE, {}], ids=["as in the file", "by default"])
 def test_mistral3_reads_betas_and_llama_cpp_python_passes_others_by_default(llama_cpp, ids, tmp_path, arguments):
     """The reference model's weights under that architecture's name, whose graph is the same."""
     schedule = "yarn:factor=8,beta_fast=8,beta_slow=2"

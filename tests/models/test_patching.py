@@ -320,16 +320,13 @@ def _dynamo() -> Iterator[None]:
     torch._dynamo.reset()
 
 
+COMPILED = [("llama", name, None) for name in ("linear", "yarn", "longrope", "custom")]
+COMPILED += [("gemma3_text", "giraffe", None), ("llama", "dynamic", 100)]
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("_dynamo")
-@pytest.mark.parametrize(
-    ("model_type", "spec", "length"),
-    [
-        *(("llama", name, None) for name in ("linear", "yarn", "longrope", "custom")),
-        ("gemma3_text", "giraffe", None),
-        ("llama", "dynamic", 100),
-    ],
-)
+@pytest.mark.parametrize(("model_type", "spec", "length"), COMPILED)
 def test_a_static_or_frozen_patch_compiles_without_a_graph_break_and_once(model_type, spec, length):
     model = build(model_type)
     with ropescale.patch(model, spec_for(model, spec), length=length):

@@ -32,13 +32,9 @@ def config_of(rope: Rope, parameters: Any, maximum: int | None = None) -> LlamaC
     geometry = {"rope_theta": rope.theta}
     if rope.rotary_dim != rope.head_dim:
         geometry["partial_rotary_factor"] = rope.rotary_dim / rope.head_dim
-    return LlamaConfig(
-        hidden_size=rope.head_dim * 2,
-        num_attention_heads=2,
-        head_dim=rope.head_dim,
-        max_position_embeddings=maximum or rope.max_length,
-        rope_parameters={**geometry, **parameters},
-    )
+    sizes = {"hidden_size": rope.head_dim * 2, "num_attention_heads": 2, "head_dim": rope.head_dim}
+    sizes["max_position_embeddings"] = maximum or rope.max_length
+    return LlamaConfig(**sizes, rope_parameters={**geometry, **parameters})
 
 
 def stock(config: Any, length: int | None = None, layer_type: str | None = None) -> sch.Frequencies:
@@ -112,10 +108,11 @@ def test_a_schedule_its_native_form_and_as_is_are_transformers_own_function(rope
     assert_same(sch.compute(sch.AsIs(), replace(read, scaling=config.rope_parameters)), stock(config))
 
 
+STRETCHES = [(factor, times) for factor in (1.0, 2.0) for times in (0.5, 1, 1.001, 7.3)]
+
+
 @pytest.mark.parametrize("rope", GEOMETRIES, ids=label)
-@pytest.mark.parametrize(
-    ("factor", "times"), [*((factor, times) for factor in (1.0, 2.0) for times in (0.5, 1, 1.001, 7.3)), (8.0, 32)]
-)
+@pytest.mark.parametrize(("factor", "times"), [*STRETCHES, (8.0, 32)])
 def test_dynamic_follows_the_length_as_transformers_does(rope: Rope, factor: float, times: float) -> None:
     length, schedule = int(rope.original_length * times), sch.Dynamic(factor)
     config = config_of(rope, schedule.rope_parameters(rope), maximum=rope.original_length)
@@ -153,17 +150,16 @@ def test_proportional_is_transformers_own_function(rope: Rope, partial: float, f
 
 @pytest.mark.parametrize("schedule", [sch.Base(), sch.Linear(4), sch.Ntk(8), sch.Abf(2e6)], ids=label)
 @pytest.mark.parametrize("turning", [0, 5, 16, 31])
-def test_theta_and_linear_keep_their_native_form_where_only_some_pairs_turn(
-    schedule: sch.BuiltIn, turning: int
-) -> None:
+def test_theta_and_linear_keep_their_native_form_where_only_some_pairs_turn(schedule, turning):
     rope = Rope(64, 1e6, 4096, rotated_pairs=turning)
     assert_same(stock(config_of(rope, schedule.rope_parameters(rope))), sch.compute(schedule, rope))
 
 
+ALIKE = [sch.Ntk(1), sch.Ntk(8), sch.Abf(2e6), sch.NtkByParts(8), sch.NtkByParts(4, beta_fast=8)]
+
+
 @pytest.mark.parametrize("rope", GEOMETRIES, ids=label)
-@pytest.mark.parametrize(
-    "schedule", [sch.Ntk(1), sch.Ntk(8), sch.Abf(2e6), sch.NtkByParts(8), sch.NtkByParts(4, beta_fast=8)], ids=label
-)
+@pytest.mark.parametrize("schedule", ALIKE, ids=label)
 def test_schedules_without_a_type_of_their_own_are_written_as_another(rope: Rope, schedule: sch.BuiltIn) -> None:
     written = schedule.rope_parameters(rope)
     assert written is not None

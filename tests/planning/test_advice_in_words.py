@@ -36,13 +36,16 @@ def test_an_edit_of_the_configuration_that_is_advised_is_accepted(config, wrong,
 
 
 DYNAMIC = LLAMA | {"rope_scaling": {"type": "dynamic", "factor": 2.0}}
+LONG = "--target-length 1m --dry-run"
 OPTIONS = [
     (LLAMA, "yarn:factor=2", "use a dry run (-o, --dry-run)", "yarn:factor=2 --dry-run"),
     (LLAMA, "yarn:factor=2 -o M", "is the source itself; choose another folder", "yarn:factor=2 -o P"),
     (LLAMA, "as-is --freeze-at 8k --dry-run", "name a schedule", "dynamic:factor=2 --freeze-at 8k --dry-run"),
     (
-        *(DYNAMIC, "as-is --target-length 1m --dry-run", "replace the scaling by a schedule (--replace-scaling, --sch"),
-        "yarn --target-length 1m --replace-scaling --dry-run",
+        DYNAMIC,
+        f"as-is {LONG}",
+        "replace the scaling by a schedule (--replace-scaling, --",
+        f"yarn {LONG} --replace-scaling",
     ),
     (PHI3_128K, "yarn:factor=64 --on-top --dry-run", "(--replace-", "yarn:factor=64 --replace-scaling --dry-run"),
     (LLAMA, "yarn:factor=2 --layers sliding --dry-run", "all (--layers)", "yarn:factor=2 --layers all --dry-run"),

@@ -202,9 +202,9 @@ def models_of_a_reader() -> None:
     assert main(["patch", "CKPT", "-o", "TUNED", "--schedule", "yarn", "--target-length", "2k"]) == 0
     shutil.copytree("CKPT", "CHAT")
     tokenizer = AutoTokenizer.from_pretrained("CHAT")
+    theirs = "{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}"
     tokenizer.chat_template = (
-        "{% for message in messages %}{% if message.role == 'assistant' %}{% generation %}{{ message.content }}"
-        "{% endgeneration %}{% else %}{{ message.content }}{% endif %}{% endfor %}"
+        f"{{% for m in messages %}}{theirs}{{% else %}}{{{{ m.content }}}}{{% endif %}}{{% endfor %}}"
     )
     tokenizer.save_pretrained("CHAT")
     turns = [{"role": role, "content": texts()[0][:200]} for role in ("user", "assistant") * 2]

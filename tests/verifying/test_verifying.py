@@ -24,9 +24,10 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "plain"
 
 
-@pytest.mark.parametrize(
-    "spec", ["ntk:factor=4", "dynamic:factor=4", "yarn:factor=4", "yarn:factor=4,extrapolation_factor=0.5"]
-)
+SPECS = ["ntk:factor=4", "dynamic:factor=4", "yarn:factor=4", "yarn:factor=4,extrapolation_factor=0.5"]
+
+
+@pytest.mark.parametrize("spec", SPECS)
 def test_a_patched_checkpoint_is_live(folder, tmp_path, spec):
     ropescale.patch_checkpoint(folder, tmp_path / "out", spec)
     report = ropescale.verify(tmp_path / "out")
@@ -35,6 +36,7 @@ def test_a_patched_checkpoint_is_live(folder, tmp_path, spec):
     assert repr(report) == f"<Verification of {tmp_path / 'out'}: live: yes (all: {spec}, at {report.length} tokens)>"
 
 
+SHORTER = {"original_max_position_embeddings": 32}
 YARN_BY_HAND = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 
 
@@ -45,13 +47,7 @@ YARN_BY_HAND = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embed
         ("llama", None, {}, {"rope_scaling": YARN_BY_HAND}, r"rope_parameters.*rope_scaling"),  # loses theta
         ("gemma3_text", None, {}, {"rope_parameters": YARN_BY_HAND}, "would be ignored by transformers"),
         ("llama", "two lists", {"short_factor": [2.0] * 4}, {}, r"differs by 5\.0e-01 relative at 64 tokens"),
-        (
-            "llama",
-            "two lists",
-            {"original_max_position_embeddings": 32},
-            {"original_max_position_embeddings": 32},
-            "at 64",
-        ),
+        ("llama", "two lists", SHORTER, SHORTER, "at 64"),
     ],
 )
 def test_a_folder_edited_by_hand_is_not_live(kind, spec, inside, beside, words, tmp_path):

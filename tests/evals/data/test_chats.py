@@ -44,9 +44,8 @@ LLAMA = """{{- bos_token }}{% for message in messages %}
 {% if message.role == 'user' %}[INST] {{ message.content }} [/INST]{% else %}{% generation %} {{ message.content }}
 {%- endgeneration %}{% endif %}{% endfor %}"""
 
-MACRO = MARKED.replace("{%- for message in messages %}", "{%- macro turn(message) %}").replace(
-    "{%- endfor %}", "{%- endmacro %}{%- for message in messages %}{{- turn(message) }}{%- endfor %}"
-)
+CALLS = "{%- endmacro %}{%- for message in messages %}{{- turn(message) }}{%- endfor %}"
+MACRO = MARKED.replace("{%- for message in messages %}", "{%- macro turn(message) %}").replace("{%- endfor %}", CALLS)
 
 TALK = [
     {"role": "system", "content": "Be brief."},

@@ -239,14 +239,11 @@ def mixed(tmp_path):
     return write_files(tmp_path / "mixed", files)
 
 
-@pytest.mark.parametrize(
-    ("glob", "said"),
-    [
-        ("*.p*", r"no text in .*mixed: 2 files are not text \(c\.png, h\.pdf\); give text files"),
-        ("/etc/*", "is not a pattern"),
-        ("../*", r"no file that fits '\.\./\*'"),
-    ],
-)
+GLOBS = {"*.p*": r"no text in .*mixed: 2 files are not text \(c\.png, h\.pdf\); give text files"}
+GLOBS |= {"/etc/*": "is not a pattern", "../*": r"no file that fits '\.\./\*'"}
+
+
+@pytest.mark.parametrize(("glob", "said"), GLOBS.items())
 def test_a_glob_chooses_files_and_one_that_finds_no_text_or_leaves_the_folder_is_an_error(mixed, glob, said):
     assert contents(read_texts(mixed)) == ["first", "second"]
     assert contents(read_texts(mixed, glob="*.md")) == contents(read_texts(mixed, glob="notes/*")) == ["second"]
@@ -503,9 +500,7 @@ def test_the_results_count_special_tokens_of_the_text(capsys):
     assert "special_tokens" not in perplexity(model, texts[1:], [8], tokenizer=byte_tokenizer()).to_dict()["data"]
 
 
-def test_a_line_is_bounded_before_it_is_read_and_a_long_prompt_costs_its_length(
-    refused, checkpoint, tmp_path, monkeypatch
-):
+def test_a_line_is_bounded_before_it_is_read_and_a_prompt_costs_its_length(refused, checkpoint, tmp_path, monkeypatch):
     path, long = tmp_path / "p.jsonl", f"{'ab ' * 2**21}What are they? 1, 2 What are they?"
     path.write_text(json.dumps({"input": long, "outputs": ["1", "2"]}))
     words = ("retrieval", checkpoint, "--prompts", path, "--lengths", "64")

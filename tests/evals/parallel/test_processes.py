@@ -94,11 +94,14 @@ def test_a_run_killed_with_two_processes_is_continued_by_three(tmp_path):
     assert records_in(killed) == records_in(whole)
 
 
+WRONG = [
+    ("nowhere.txt", "yarn:factor=2", "no file or folder at 'nowhere.txt'"),
+    (None, "yran", "no schedule named 'yran'"),
+]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("data", "schedule", "said"),
-    [("nowhere.txt", "yarn:factor=2", "no file or folder at 'nowhere"), (None, "yran", "no schedule named 'yran'")],
-)
+@pytest.mark.parametrize(("data", "schedule", "said"), WRONG)
 def test_an_error_that_all_processes_meet_is_said_once(checkpoint, texts, data, schedule, said):
     done = launch(2, checkpoint, "--data", data or texts, "--lengths", "64", "--schedule", schedule)
     assert done.returncode and done.stdout == ""

@@ -132,13 +132,11 @@ def test_a_target_within_the_trained_length_needs_nothing(model, capsys):
     assert found.answer.answer.endswith(f". {needless}")
 
 
-@pytest.mark.parametrize(
-    ("count", "search", "few"),
-    [(1, False, 1), (9, False, 5), (10, False, 0), (15, False, 0), (15, True, 9), (16, True, 0)],
-)
-def test_what_a_text_cannot_decide_is_said_before_and_after_with_the_same_numbers(
-    model, capsys, monkeypatch, count, search, few
-):
+FEW = [(1, False, 1), (9, False, 5), (10, False, 0), (15, False, 0), (15, True, 9), (16, True, 0)]
+
+
+@pytest.mark.parametrize(("count", "search", "few"), FEW)
+def test_what_a_text_cannot_decide_is_said_before_and_after_alike(model, capsys, monkeypatch, count, search, few):
     said, score = [], Executor.score
 
     def first(self, batch):
@@ -218,10 +216,8 @@ def test_a_recommendation_killed_at_random_moments_ends_in_the_same_bytes(tmp_pa
 
     run("whole")
     most, moments = records_in(tmp_path / "whole"), random.Random(7)
-    strikes = [
-        struck(lambda: run("parts"), lambda: records_in(tmp_path / "parts"), least)
-        for least in sorted(moments.uniform(0, most) for _ in range(8))
-    ]
+    drawn = sorted(moments.uniform(0, most) for _ in range(8))
+    strikes = [struck(lambda: run("parts"), lambda: records_in(tmp_path / "parts"), least) for least in drawn]
     run("parts")
     assert any(strikes)
     assert_same_files(tmp_path / "parts", tmp_path / "whole")

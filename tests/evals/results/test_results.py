@@ -37,10 +37,8 @@ def result():
 
 def made_up(*losses):
     """Two schedules over ``len(losses[0])`` documents of two scored tokens, whose losses are given."""
-    runs = [
-        Pass(name, "0" * 64, (3,), [np.full(2, value, np.float32) for value in values], len(values))
-        for name, values in zip(["as-is", "other", "third"], losses)
-    ]
+    tokens = [[np.full(2, value, np.float32) for value in values] for values in losses]
+    runs = [Pass(name, "0" * 64, (3,), nll, len(nll)) for name, nll in zip(["as-is", "other", "third"], tokens)]
     scored = from_ids([[1, 2, 3]] * len(losses[0]))
     facts = {"source": "x", "sha256": "f" * 64, "documents": len(scored), "tokens": 6, "skipped": {"too_short": 0}}
     model = {"path": "m", "dtype": "float32", "parameters": 1}
@@ -125,10 +123,8 @@ def test_a_few_documents_of_too_few_windows_have_no_interval_and_copies_are_one_
 def test_one_evaluation_computes_the_rows_of_each_metric_once(tmp_path, monkeypatch):
     computed = Counter()
     for metric in metrics.METRICS:
-        real = metric.reduce
-        monkeypatch.setattr(
-            metric, "reduce", lambda stored, real=real, row=metric.row: computed.update([row]) or real(stored)
-        )
+        counted = lambda stored, real=metric.reduce, row=metric.row: computed.update([row]) or real(stored)  # noqa: E731
+        monkeypatch.setattr(metric, "reduce", counted)
     found = perplexity(llama(), documents(3, 130), [16, 128], ["dynamic:factor=4"], out=tmp_path / "run")
     assert found.to_markdown() and found.to_dict() and found.to_csv() and found.by_position("as-is")
     assert computed == {metric.row: 1 for metric in metrics.METRICS}
@@ -349,11 +345,10 @@ def test_names_cannot_break_out_of_the_report(tmp_path):
     assert all(not re.search(r"(?<!\\)(?:\\\\)*`", line) for line in tables)
 
 
+PASSKEYS = {"tokenizer": byte_tokenizer(), "depths": [0.5], "trials": 2}
 RUNS = {
     "perplexity": lambda: perplexity(llama(), documents(3, 130), [64, 130], ["linear:factor=4"]),
-    "retrieval": lambda: retrieval(
-        llama(vocab_size=257), [256, 512], ["linear:factor=4"], tokenizer=byte_tokenizer(), depths=[0.5], trials=2
-    ),
+    "retrieval": lambda: retrieval(llama(vocab_size=257), [256, 512], ["linear:factor=4"], **PASSKEYS),
     "recommendation": lambda: recommend(llama(), documents(8, 132), 128, batch_tokens=256),
     "search": lambda: search(llama(), documents(12, 300), 128, budget_tokens=128 * 24),
     "keys": lambda: KeySpans({"a": [(0, 2), (5, 9)], "b": []}, {"key_model": {"path": "x/m\u2028"}}),

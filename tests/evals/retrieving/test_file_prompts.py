@@ -182,14 +182,11 @@ BASE = {"rope_type": "default", "rope_theta": 10000.0}
 OTHERS = {"factor": 4.0, "original_max_position_embeddings": 64}
 
 
-@pytest.mark.parametrize(
-    ("schedule", "stock"),
-    [
-        ("as-is", BASE),
-        ("yarn:factor=4", BASE | OTHERS | {"rope_type": "yarn"}),
-        ("dynamic:factor=4", BASE | {"rope_type": "dynamic", "factor": 4.0}),
-    ],
-)
+STOCK = {"as-is": BASE, "yarn:factor=4": BASE | OTHERS | {"rope_type": "yarn"}}
+STOCK["dynamic:factor=4"] = BASE | {"rope_type": "dynamic", "factor": 4.0}
+
+
+@pytest.mark.parametrize(("schedule", "stock"), STOCK.items())
 def test_scores_and_losses_are_those_of_a_naive_loop_over_stock_transformers(schedule, stock):
     tokenizer, model, loaded = byte_tokenizer(), llama(vocab_size=257, rope_parameters=stock), llama(vocab_size=257)
     loaded.generation_config.update(num_beams=3, no_repeat_ngram_size=1, suppress_tokens=[*range(64)])
@@ -320,11 +317,8 @@ def test_servers_give_the_scores_of_a_loaded_model(kind, checkpoint, tmp_path, r
     model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype="float32")
     write(tmp_path / "code.jsonl", ROWS)
     asked = ["--prompts", tmp_path / "code.jsonl", "--lengths", "512", "--new-tokens", "5"]
-    about = {
-        "kind": kind,
-        "logprobs": lambda ids: [-each for each in naive_nll(model, list(ids))],
-        "writes": lambda ids, count: naive_greedy(model, ids, count),
-    }
+    about = {"kind": kind, "writes": lambda ids, count: naive_greedy(model, ids, count)}
+    about["logprobs"] = lambda ids: [-each for each in naive_nll(model, list(ids))]
     with serving(**about) as engine:
         words = ["retrieval", "--server", engine.url, "--served-as", "base", "--tokenizer", checkpoint, *asked]
         ran(*words, "-o", tmp_path / "served")

@@ -101,13 +101,11 @@ def test_fewer_trials_are_the_first_of_more():
     assert all(np.array_equal(a.questions[0].ids, b.questions[0].ids) for a, b in zip(few, many))
 
 
-@pytest.mark.parametrize(
-    ("known", "said"),
-    [
-        ("abcdefghijklmnopqrstuvwxyzAT. ", "the tokenizer cannot encode numbers: 90817263545 is decoded"),
-        ("0123456789", "makes no tokens of English text"),
-    ],
-)
+LACKING = {"abcdefghijklmnopqrstuvwxyzAT. ": "the tokenizer cannot encode numbers: 90817263545 is decoded"}
+LACKING["0123456789"] = "makes no tokens of English text"
+
+
+@pytest.mark.parametrize(("known", "said"), LACKING.items())
 def test_a_tokenizer_that_knows_no_digits_or_nothing_else_is_refused(known, said):
     bpe = Tokenizer(models.BPE(vocab={character: i for i, character in enumerate(known)}, merges=[]))
     with pytest.raises(DataError, match=said):
@@ -162,16 +160,10 @@ def test_a_markov_chains_answers_have_their_closed_form():
         assert is_right == all(best[a] == b for a, b in pairwise(ids))
 
 
-@pytest.mark.parametrize(
-    ("model", "schedule"),
-    [
-        (llama(vocab_size=257), "as-is"),
-        (llama(vocab_size=257), "dynamic:factor=4"),
-        (tiny_models.build("mistral", vocab_size=257, sliding_window=64), "as-is"),
-    ],
-    ids=["llama", "dynamic", "sliding window"],
-)
-def test_an_answer_has_the_losses_of_a_naive_loop(model, schedule):
+@pytest.mark.parametrize(("kind", "schedule"), [("llama", "as-is"), ("llama", "dynamic:factor=4"), ("window", "as-is")])
+def test_an_answer_has_the_losses_of_a_naive_loop(kind, schedule):
+    windowed = tiny_models.build("mistral", vocab_size=257, sliding_window=64)
+    model = windowed if kind == "window" else llama(vocab_size=257)
     with ropescale.patch(model, schedule, length=500):
         for question, nll, _ in answered(model, made(500, trials=2)):
             expected = sum(naive_nll(model, question.ids.tolist())[-question.tokens :])
@@ -266,13 +258,11 @@ def test_the_effective_length_is_by_the_baselines_score_at_the_shortest_length(r
 
 def gaining(result, gain, spread, prompts=12):
     """The same run, but at 1,024 tokens the schedule gains ``gain`` nats, more or less by ``spread`` in turn."""
-    answers = [
-        dataclasses.replace(each, nll=20 - (each.schedule != "as-is") * (gain + spread * (-1) ** each.prompt))
-        if each.length == 1024
-        else each
-        for each in result.answers
-        if each.prompt < prompts
-    ]
+    answers = [each for each in result.answers if each.prompt < prompts]
+    for number, each in enumerate(answers):
+        if each.length == 1024:
+            nll = 20 - (each.schedule != "as-is") * (gain + spread * (-1) ** each.prompt)
+            answers[number] = dataclasses.replace(each, nll=nll)
     return dataclasses.replace(result, answers=answers)
 
 
@@ -337,9 +327,7 @@ def test_depths_that_cannot_be_are_refused(depths):
         check_depths(depths)
 
 
-@pytest.mark.parametrize(
-    ("lengths", "trials", "words"), [([300], 0, "trials must be 1 or more"), ([], 1, "no lengths")]
-)
+@pytest.mark.parametrize(("lengths", "trials", "words"), [([300], 0, "trials must be 1"), ([], 1, "no lengths")])
 def test_what_cannot_be_asked_is_one_sentence(lengths, trials, words):
     with pytest.raises(ropescale.RopescaleError, match=words):
         ropescale.evals.retrieval(lookup_llama(), lengths, tokenizer=byte_tokenizer(), trials=trials)

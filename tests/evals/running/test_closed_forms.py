@@ -50,14 +50,8 @@ def scored(sizes, lengths, stride, bos):
 def measured(model, ids, lengths, stride, bos, batch_tokens, chunk, schedule):
     """The result, and the rows of a schedule by length."""
     with chunks_of(chunk):
-        result = perplexity(
-            *(model, ids, lengths, [schedule]),
-            windows=1 if stride is None else None,
-            stride=stride,
-            bos=BOS if bos else "no",
-            batch_tokens=batch_tokens,
-            short_context=False,
-        )
+        how = {"stride": stride, "bos": BOS if bos else "no", "batch_tokens": batch_tokens, "short_context": False}
+        result = perplexity(model, ids, lengths, [schedule], windows=1 if stride is None else None, **how)
     return result, {row.length: row for row in result.rows if row.schedule == schedule}
 
 

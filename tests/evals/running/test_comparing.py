@@ -58,9 +58,10 @@ def assert_is(pair, expected):
     assert pair.top1 == pytest.approx(np.mean([s for _, s in tokens]), abs=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("schedule", "logits_bytes"), [("linear:factor=4", 2**20), ("yarn:factor=4", 1), ("dynamic:factor=4", 2**20)]
-)
+SIZES = {"linear:factor=4": 2**20, "yarn:factor=4": 1, "dynamic:factor=4": 2**20}
+
+
+@pytest.mark.parametrize(("schedule", "logits_bytes"), SIZES.items())
 def test_kl_and_agreement_are_those_of_a_naive_loop_over_full_logits(schedule, logits_bytes):
     """Also where a block of logits is a single row. At 80, beyond the trained length of dynamic."""
     model = llama(max_position_embeddings=80 if "dynamic" not in schedule else 64)

@@ -60,14 +60,8 @@ def lm_eval(python, tasks, model, *arguments):
     given = ",".join([f"pretrained={model}", "add_bos_token=False", "dtype=float32", *arguments])
     words = f"-m lm_eval run --model hf --model_args {given} --tasks rolling --include_path {tasks} --device cpu"
     offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": str(tasks / "cache"), "PYTHONPATH": ""}
-    done = subprocess.run(
-        [python, *words.split(), "--batch_size", "1", "--output_path", out],
-        env=os.environ | offline,
-        cwd=tasks,
-        capture_output=True,
-        text=True,
-        timeout=3000,
-    )
+    how = {"env": os.environ | offline, "cwd": tasks, "capture_output": True, "text": True, "timeout": 3000}
+    done = subprocess.run([python, *words.split(), "--batch_size", "1", "--output_path", out], **how)
     assert done.returncode == 0, done.stderr[-3000:]
     [results] = out.rglob("results_*.json")
     found = json.loads(results.read_text())
@@ -102,10 +96,10 @@ class Oracle:
             yield ids[max(end - length - 1, 0) : start], ids[start:end]
 
 
-@pytest.mark.parametrize(
-    ("spec", "words", "length"),
-    [("yarn:factor=8", [], LENGTH), ("linear:factor=8", [], 256), (None, [f"max_length={LENGTH}"], LENGTH)],
-)
+GIVEN = [("yarn:factor=8", [], LENGTH), ("linear:factor=8", [], 256), (None, [f"max_length={LENGTH}"], LENGTH)]
+
+
+@pytest.mark.parametrize(("spec", "words", "length"), GIVEN)
 def test_perplexity_is_that_of_transformers_at_the_stated_length(spec, words, length, python, tasks, texts, tmp_path):
     """It takes max_position_embeddings, which linear leaves at 256 for vLLM, that multiplies it."""
     folder = CHECKPOINT

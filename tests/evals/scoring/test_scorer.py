@@ -66,13 +66,11 @@ def test_softcap_and_logit_scale_are_honoured_without_a_fallback(model_type, cha
     assert_close_to_naive(model, ids, nll)
 
 
-@pytest.mark.parametrize(
-    ("model_type", "chunk"),
-    [
-        *[("llama", chunk) for chunk in (1, 7, 99, 100, 1000)],
-        *[(name, 23) for name in ("gemma2", "gemma3_text", "gpt_oss", "deepseek_v3", "gpt_neox")],
-    ],
-)
+CHUNKS = [("llama", chunk) for chunk in (1, 7, 99, 100, 1000)]
+CHUNKS += [(name, 23) for name in ("gemma2", "gemma3_text", "gpt_oss", "deepseek_v3", "gpt_neox")]
+
+
+@pytest.mark.parametrize(("model_type", "chunk"), CHUNKS)
 def test_chunks_with_a_cache_give_what_one_forward_gives(model_type, chunk):
     # Also where layers look back only 16 positions, and with softcap, sinks and MLA.
     model, ids = tiny_models.build(model_type), ids_of(2, 100)

@@ -27,10 +27,8 @@ def test_a_search_killed_at_twenty_random_moments_ends_in_the_same_bytes(tmp_pat
 
     run("whole")
     most, moments = stored("whole"), random.Random(11)
-    strikes = [
-        struck(lambda: run("parts"), lambda: stored("parts"), least)
-        for least in sorted(moments.uniform(0, most) for _ in range(20))
-    ]
+    drawn = sorted(moments.uniform(0, most) for _ in range(20))
+    strikes = [struck(lambda: run("parts"), lambda: stored("parts"), least) for least in drawn]
     run("parts")
     assert sum(strikes) >= 8  # what is finished is committed once a second
     for name in ("factors.json", "factors-search/results.csv"):

@@ -29,14 +29,11 @@ def folders(checkpoint, tmp_path_factory):
     return {"unpatched": Path(checkpoint), "right": place / "right", "other": place / "other"}
 
 
-@pytest.mark.parametrize(
-    ("name", "verdict", "code"),
-    [
-        ("right", "live", 0),
-        ("unpatched", "not live: the server computes the un", 1),
-        ("other", "neither: the server", 1),
-    ],
-)
+VERDICTS = [("right", "live", 0), ("unpatched", "not live: the server computes the unscaled model", 1)]
+VERDICTS += [("other", "neither: the server computes neither", 1)]
+
+
+@pytest.mark.parametrize(("name", "verdict", "code"), VERDICTS)
 @pytest.mark.parametrize("kind", ["vllm", "sglang"])
 def test_the_verdict_is_the_folders_that_is_served(kind, name, verdict, code, folders, ran):
     with serving(kind=kind, logprobs=served(folders[name]), limit=200) as engine:
@@ -69,14 +66,10 @@ def test_a_draft_that_is_out_of_step_past_the_trained_length_is_warned_of(kind, 
 OUT_OF_RANGE = "400 Out of range float values are not JSON compliant: nan"
 
 
-@pytest.mark.parametrize(
-    ("kind", "fault", "option"),
-    [
-        ("vllm", OUT_OF_RANGE, "--max-model-len"),
-        ("vllm", "NaN", "--max-model-len"),
-        ("sglang", "null", "--context-length"),
-    ],
-)
+LIMITS = [("vllm", fault, "--max-model-len") for fault in (OUT_OF_RANGE, "NaN")]
+
+
+@pytest.mark.parametrize(("kind", "fault", "option"), [*LIMITS, ("sglang", "null", "--context-length")])
 def test_a_server_that_computes_nan_has_another_schedule(kind, fault, option, folders, text, ran):
     with serving(kind=kind, fault=lambda number, ids: fault) as engine:
         out, said = ran("verify", folders["right"], "--server", engine.url, "--json", code=1)

@@ -142,10 +142,10 @@ def test_an_interval_over_windows_allows_for_neighbours_that_hang_together():
     assert 0.92 <= hits <= 0.965 and naive < 0.8
 
 
-@pytest.mark.parametrize(
-    ("hits", "trials", "low", "high"),
-    [(81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718)],
-)
+NEWCOMBE = [(81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718)]
+
+
+@pytest.mark.parametrize(("hits", "trials", "low", "high"), NEWCOMBE)
 def test_wilson_intervals_are_those_of_newcombe_1998(hits, trials, low, high):
     """Statistics in Medicine 17, table I, method 3."""
     assert wilson(hits, trials) == pytest.approx((low, high), abs=5e-5)

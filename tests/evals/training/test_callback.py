@@ -267,10 +267,10 @@ def test_weights_spread_by_the_first_fsdp_or_zero_3_are_refused_for_measuring():
 # --- numbers ---
 
 
-@pytest.mark.parametrize(
-    ("every", "save_steps", "stopped"),
-    [({}, 99, 50), ({"check_every": 4}, 99, 8), ({"check_every": None}, 99, None), ({"check_every": None}, 7, 7)],
-)
+STOPS = [({}, 99, 50), ({"check_every": 4}, 99, 8), ({"check_every": None}, 99, None), ({"check_every": None}, 7, 7)]
+
+
+@pytest.mark.parametrize(("every", "save_steps", "stopped"), STOPS)
 def test_a_table_that_is_lost_for_a_while_is_found_and_not_saved(source, tmp_path, every, save_steps, stopped):
     at = At(step5=lambda m: m.model.rotary_emb.inv_freq.mul_(2), step52=lambda m: m.model.rotary_emb.inv_freq.div_(2))
     callback, settings = ropescale.TrainingCallback(YARN, **every), {"max_steps": 56, "save_steps": save_steps}
@@ -283,17 +283,14 @@ def test_a_table_that_is_lost_for_a_while_is_found_and_not_saved(source, tmp_pat
     assert made.state.global_step == stopped and not list(tmp_path.glob("checkpoint-*"))
 
 
+EPOCH = {"save_strategy": "epoch", "num_train_epochs": 1, "max_steps": -1, "learning_rate": 1e30}
+
+
 @pytest.mark.parametrize(
     "settings",
     [
         {"learning_rate": 1e30},
-        {
-            "save_strategy": "epoch",
-            "num_train_epochs": 1,
-            "max_steps": -1,
-            "learning_rate": 1e30,
-            "per_device_train_batch_size": 32,
-        },
+        EPOCH | {"per_device_train_batch_size": 32},
         {"save_strategy": "best", "metric_for_best_model": "loss", "evaluate": True, "learning_rate": 1e30},
         {"save_strategy": "no", "learning_rate": 1e30},
     ],

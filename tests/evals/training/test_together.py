@@ -37,13 +37,9 @@ def test_two_processes_train_with_the_schedule_live_or_stop_with_the_same_line(t
     source = training.checkpoint(tmp_path / "source")
     asked = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     trainings = Path(training_together.__file__).parent
-    done = subprocess.run(
-        [*asked, training_together.__file__, str(source), str(tmp_path), kind],
-        env=environment(trainings, trainings.parent, OMP_NUM_THREADS="1"),
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    words = [*asked, training_together.__file__, str(source), str(tmp_path), kind]
+    env = environment(trainings, trainings.parent, OMP_NUM_THREADS="1")
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     one, two = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
     where = r"rank 1 of 2: model\.rotary_emb does not have the intended table: it differs by 5\.0e-01 relative"

@@ -18,13 +18,9 @@ import ropescale
 @pytest.mark.parametrize("kind", ["full", "lora"])
 def test_sft_trainer_runs_with_nothing_but_the_callback_added(tmp_path, kind):
     source, script = training.checkpoint(tmp_path / "source"), Path(training.__file__).with_name("trl_training.py")
-    done = subprocess.run(
-        [sys.executable, script, source, tmp_path / "out", kind],
-        env=environment(script.parent, script.parent.parent, OMP_NUM_THREADS="1"),
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
+    words, env = [sys.executable, script, source, tmp_path / "out", kind], {"OMP_NUM_THREADS": "1"}
+    env = environment(script.parent, script.parent.parent, **env)
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
     folder = tmp_path / "out" / "checkpoint-4"
     if kind == "full":
