@@ -60,6 +60,7 @@ def test_what_counts_once_is_refused_twice(words, said, ran):
     ("words", "sentence"),
     [
         (["schedule"], "no such command 'schedule'; did you mean 'schedules'?"),
+        (["eval", "m", "--lengths", "64"], "missing option '--data'"),
         (["inspect", "--schedul", "yarn"], "no such option '--schedul'; did you mean '--schedule'?"),
         (["export", "m", "--for", "vlm"], "invalid value for '--for': unknown value 'vlm'; did you mean 'vllm'?"),
         (["eval", "m", "--factor", "128k"], "invalid value for '--factor': '128k' is not a factor; write 4, or "),

@@ -27,8 +27,6 @@ ASKED = "retrieval MODEL --lengths 200"
         (f"{EVAL} --score assistant", "--score", "applies to chats"),
         (f"{EVAL} --chat-template TEMPLATE", "--chat-template", "no document is a chat"),
         (f"{EVAL} --stride 8 --windows 2", "--windows", "a stride measures whole documents"),
-        (f"{EVAL} --stride 8 --windows 1", "--windows", "a stride measures whole documents"),
-        (f"{EVAL} --layers full", "--layers", "needs a schedule"),
         (f"{EVAL} --no-truncation --truncation-stride 8", "--truncation-stride", "truncation is False"),
         (f"{EVAL} --fresh", "--fresh", "needs an output folder"),
         (f"{EVAL} --json --verbose", "--verbose", "no effect on JSON"),
@@ -39,7 +37,12 @@ ASKED = "retrieval MODEL --lengths 200"
         ("recommend MODEL --target-length 2k --data TEXT --on-top", "--on-top", "no scaling to build on"),
         ("search MODEL --target-length 2k --data TEXT --replace-scaling", "--replace-scaling", "to replace"),
         ("verify MODEL --served-name a", "--served-name", "needs a server"),
-        ("verify MODEL --dtype float32", "--dtype", "applies to generation"),
+        *(
+            (f"verify MODEL {each}", each.split()[0], "applies to generation")
+            for each in ("--dtype float32", "--length 9")
+        ),
+        ("verify MODEL --generate --length 1", "--length", "a length of 1 tokens"),
+        ("verify MODEL --generate --device nowhere", "--device", "device 'nowhere' cannot be used"),
     ],
 )
 def test_an_option_without_effect_is_named_with_the_reason(words, option, why, refused, checkpoint, texts, tmp_path):

@@ -1,6 +1,5 @@
 """A real llama.cpp, built from source by llama-cpp-python, computes what a GGUF file of ours was asked to say."""
 
-import ast
 import json
 import math
 import os
@@ -364,42 +363,8 @@ def test_a_window_with_a_theta_of_its_own_is_scaled_all_the_same(read):
     assert "get_rope_freq_base(cparams, il)" in graph and "get_rope_freq_scale" not in graph
 
 
-def _converter(folder: Path) -> dict[str, str]:
-    """The architecture that the converter writes for each class of transformers that it is registered for."""
-    names = dict(re.findall(r'MODEL_ARCH\.(\w+):\s+"([\w.-]+)"', (folder / "gguf-py/gguf/constants.py").read_text()))
-    classes: dict[str, tuple[list[str], str | None, list[str]]] = {}
-    for path in sorted((folder / "conversion").glob("*.py")):
-        nodes = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef))
-        classes |= {node.name: (_registered(node), _own_architecture(node), _parents(node)) for node in nodes}
-    found: dict[str, str] = {}
-    for name, (registered, _, _) in classes.items():
-        architecture = names.get(_inherited(classes, name) or "")
-        found |= dict.fromkeys(registered, architecture) if architecture and architecture != "clip" else {}
-    return found
-
-
-def _registered(node: ast.ClassDef) -> list[str]:
-    calls = [each for each in node.decorator_list if isinstance(each, ast.Call)]
-    return [word.value for each in calls for word in each.args if isinstance(word, ast.Constant)]
-
-
-def _own_architecture(node: ast.ClassDef) -> str | None:
-    own = (each for each in node.body if isinstance(each, ast.Assign) and ast.unparse(each.targets[0]) == "model_arch")
-    return next((ast.unparse(each.value).rpartition(".")[2] for each in own), None)
-
-
-def _parents(node: ast.ClassDef) -> list[str]:
-    return [ast.unparse(each).rpartition(".")[2] for each in node.bases]
-
-
-def _inherited(classes: dict[str, tuple[list[str], str | None, list[str]]], name: str) -> str | None:
-    _, own, parents = classes.get(name, ([], None, []))
-    return own or next((found for parent in parents if (found := _inherited(classes, parent))), None)
-
-
-def test_architectures_of_model_types_are_those_that_the_converter_writes(source):
-    written = _converter(source.parent)
-    expected = {}
+def test_architectures_of_model_types_are_those_that_the_converter_writes():
+    written, expected = converter()["architectures"], {}
     for model_type, entry in class_defaults.load().items():
         classes = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(model_type)
         if entry and "text" not in entry and isinstance(classes, str) and classes in written:

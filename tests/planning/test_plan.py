@@ -228,13 +228,6 @@ def test_both_key_sets_say_the_same_of_a_model_with_one_table(spec):
     assert_same_tables(read_back(v4_only), stock_tables(v5_only))
 
 
-def test_gpt_neox_gets_its_own_v4_names():
-    new = make_plan(MODELS["gpt_neox"], "ntk:factor=4").config
-    theta = 20000 * 4 ** (24 / 22)
-    assert new["rotary_emb_base"] == pytest.approx(theta, rel=1e-14) and new["rotary_pct"] == 0.25
-    assert "rope_theta" not in new and "partial_rotary_factor" not in new
-
-
 def test_gemma3_gets_v4_keys_for_its_full_layers_and_keeps_the_sliding_theta():
     new = make_plan(GEMMA3, "yarn:factor=4").config
     assert new["rope_scaling"]["rope_type"] == "yarn" and new["rope_scaling"]["factor"] == 4.0

@@ -281,20 +281,6 @@ def test_the_command_exits_with_one_where_a_fixed_schedule_differs(folder, tmp_p
     assert "error: decoding with the cache differs" in err
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--length", "128"], "length applies to generation; add generate"),
-        (["--dtype", "float32"], "dtype applies to generation; add generate"),
-        (["--generate", "--length", "1"], "a length of 1 tokens"),
-        (["--generate", "--device", "nowhere"], "device 'nowhere' cannot be used"),
-    ],
-)
-def test_options_that_cannot_be_are_wrong_input(folder, capsys, words, said):
-    assert main(["verify", str(folder), *words]) == 2
-    assert said in capsys.readouterr().err
-
-
 def test_a_checkpoint_in_bfloat16_is_compared_in_float32_on_the_cpu_and_in_its_own_dtype_on_request(tmp_path):
     build(initializer_range=0.1).to(torch.bfloat16).save_pretrained(tmp_path)
     sharp, own = (ropescale.verify(tmp_path, generate=True, device="cpu", dtype=kind) for kind in (None, "auto"))

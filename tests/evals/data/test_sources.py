@@ -51,6 +51,8 @@ FOLDER = {"b.txt": "second", "a.txt": "first", "c/d.txt": "third", ".hidden": b"
         ({"a.json": '{"prompt": "on", "completion": "e"}\n'}, "a.json", {}, ["one"]),
         ({"a.jsonl.gz": '{"text": "one"}\n', "b.txt.zst": "two"}, "a.jsonl.gz", {}, ["one"]),  # by its bytes
         ({"a.jsonl": gzip.compress(b'{"text": "one"}\n')}, "a.jsonl", {}, ["one"]),
+        ({"a.txt.gz": gzip.compress("one é\r\n".encode())}, "", {}, ["one é\n"]),  # in a folder as by its name
+        ({"a.txt.gz": gzip.compress(b"one")}, "a.txt.gz", {}, ["one"]),
     ],
 )
 def test_files_and_folders_are_documents(tmp_path, files, name, options, expected):
@@ -104,11 +106,6 @@ def test_training_data_is_read_by_its_fields_whoever_wrote_it(tmp_path, write, r
         found = read_texts(file)
         read = [each.text if hasattr(each, "text") else list(each.messages) for each in found]
         assert read == 2 * expected, file.name
-
-
-def test_a_compressed_text_is_a_text(tmp_path):
-    (tmp_path / "a.txt.gz").write_bytes(gzip.compress("one é\r\n".encode()))
-    assert contents(read_texts(tmp_path / "a.txt.gz")) == contents(read_texts(tmp_path)) == ["one é\n"]
 
 
 def test_the_format_is_said_in_one_line(tmp_path, ran, checkpoint):

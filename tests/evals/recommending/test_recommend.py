@@ -1,8 +1,6 @@
 """A whole recommendation on a tiny model, from Python and from the command line."""
 
 import json
-import os
-import random
 import re
 import shlex
 from functools import partialmethod
@@ -10,8 +8,7 @@ from functools import partialmethod
 import numpy as np
 import pytest
 from configurations import write_files
-from forking import struck
-from losses import records_in, reseal
+from losses import reseal
 from tiny import documents, llama, naive_nll, naive_truncation
 
 import ropescale
@@ -158,7 +155,7 @@ def test_what_a_text_cannot_decide_is_said_before_and_after_alike(model, capsys,
 
 
 def test_a_searched_schedule_is_found_on_the_races_text_and_judged_on_the_other(model, capsys, tmp_path, monkeypatch):
-    """And a run that is interrupted in the race and in the search continues to the same bytes."""
+    """And a run that is stopped in the race, in the search and among the finalists continues to the same bytes."""
     options = {"search": True, "search_tokens": 5_000, "truncation": False, "progress": True}
     found = recommend(model, documents(12, TARGET + 4), TARGET, out=tmp_path / "whole", **options)
     searched = f"{5_000 // TARGET * TARGET:,}"
@@ -172,55 +169,22 @@ def test_a_searched_schedule_is_found_on_the_races_text_and_judged_on_the_other(
 
     take, score, done = Steps.take, Executor.score, []
 
-    def stops(self, given, *, act, once):
+    def stops(self, given, *, act, at):
         done.append(act)
-        if done.count(act) == once:
+        if done.count(act) in at:
             raise KeyboardInterrupt
         return act(self, given)
 
-    monkeypatch.setattr(Steps, "take", partialmethod(stops, act=take, once=6))
-    monkeypatch.setattr(Executor, "score", partialmethod(stops, act=score, once=12))
-    for _ in range(2):
+    monkeypatch.setattr(Steps, "take", partialmethod(stops, act=take, at=[6]))
+    monkeypatch.setattr(Executor, "score", partialmethod(stops, act=score, at=[3, 29]))
+    for _ in range(3):
         with pytest.raises(KeyboardInterrupt):
             recommend(model, documents(12, TARGET + 4), TARGET, out=tmp_path / "parts", **options)
     recommend(model, documents(12, TARGET + 4), TARGET, out=tmp_path / "parts", **options)
     assert_same_files(tmp_path / "parts", tmp_path / "whole")
-
-
-def test_an_interrupted_run_continues_to_the_same_bytes(found, folder, model, tmp_path, monkeypatch):
-    texts, score, calls = documents(8, TARGET + 4), Executor.score, []
-
-    def stops(self, batch):
-        calls.append(batch)
-        if len(calls) in (3, 35):  # in the first round, and among the finalists
-            raise KeyboardInterrupt
-        return score(self, batch)
-
-    monkeypatch.setattr(Executor, "score", stops)
-    for _ in range(2):
-        with pytest.raises(KeyboardInterrupt):
-            recommend(model, texts, TARGET, out=tmp_path, batch_tokens=256)
-    recommend(model, texts, TARGET, out=tmp_path, batch_tokens=256)
-    assert_same_files(tmp_path, folder)
     monkeypatch.setattr(Executor, "score", lambda *_: pytest.fail("measured again"))
-    assert recommend(model, texts, TARGET, out=folder, batch_tokens=256).to_dict() == found.to_dict()
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("one_thread")
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_recommendation_killed_at_random_moments_ends_in_the_same_bytes(tmp_path):
-    def run(name):
-        options = {"batch_tokens": 256, "search": True, "search_tokens": 10_000}
-        recommend(llama(), documents(12, TARGET + 4), TARGET, out=tmp_path / name, **options)
-
-    run("whole")
-    most, moments = records_in(tmp_path / "whole"), random.Random(7)
-    drawn = sorted(moments.uniform(0, most) for _ in range(8))
-    strikes = [struck(lambda: run("parts"), lambda: records_in(tmp_path / "parts"), least) for least in drawn]
-    run("parts")
-    assert any(strikes)
-    assert_same_files(tmp_path / "parts", tmp_path / "whole")
+    again = recommend(model, documents(12, TARGET + 4), TARGET, out=tmp_path / "whole", **options)
+    assert again.to_dict() == found.to_dict()
 
 
 def test_a_folder_loads_again_and_is_refused_to_other_runs(found, model, tmp_path, pictures):

@@ -1,7 +1,6 @@
 """Perplexity against closed forms and against an independent loop over plain transformers."""
 
 import math
-import os
 
 import numpy as np
 import pytest
@@ -174,25 +173,3 @@ def test_nan_logits_stop_the_run_and_name_the_place():
     model.model.norm.register_forward_hook(break_one)
     with pytest.raises(RunError, match=r"NaN or infinite in document 1 at position 41 \(1 of 198"):
         perplexity(model, documents(2, 100), [100])
-
-
-STORIES = os.environ.get("ROPESCALE_STORIES260K", "")
-"""A folder with the checkpoint ``stories260k/`` and ``tinystories-sample.txt``; without it, the test is skipped."""
-
-
-@pytest.mark.skipif(not STORIES, reason="ROPESCALE_STORIES260K does not name a folder")
-def test_a_real_checkpoint_has_the_perplexities_that_plain_transformers_gives():
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    from ropescale.evals import read_texts
-
-    folder = os.path.join(STORIES, "stories260k")
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    texts = read_texts(os.path.join(STORIES, "tinystories-sample.txt"))
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    lengths = [256, 512, 1024, 2048, 4096]
-    result = perplexity(model, texts, lengths, ["yarn:factor=2"], tokenizer=tokenizer, windows=1)
-    wanted = [4.66057, 4.47627, 4.93785, 5.85644, 37.21]
-    assert [row.ppl for row in by_length(result).values()] == pytest.approx(wanted, rel=1e-4)
-    scaled = by_length(result, "yarn:factor=2")
-    assert (scaled[2048].ppl, scaled[4096].ppl) == pytest.approx((5.465, 6.356), rel=1e-4)
