@@ -132,21 +132,21 @@ def test_no_file_that_is_written_holds_the_path_of_the_source(source, tmp_path):
 # What still holds the old limit
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "word"),
-    [
-        ("generation_config.json", {"max_length": 256}, "max_length is still 256"),
-        ("generation_config.json", {"max_length": 20}, None),
-        ("generation_config.json", {"max_length": "256"}, None),
-        ("config.json", CONFIG | {"sliding_window": 128}, "sliding_window is 128"),
-        ("config.json", CONFIG | {"sliding_window": 128, "use_sliding_window": False}, None),
-        ("params.json", {"rope_theta": 1e6}, "params.json: still describes the original"),
-        ("params.json", {"learning_rate": 1}, None),
-        ("tokenizer.json", {"truncation": {"strategy": "x", "max_length": 512}}, "truncates texts at 512"),
-        ("tokenizer.json", {"truncation": None, "padding": {"max_length": 5}}, None),
-        ("model-00001-of-00002.safetensors", None, "has no weight files"),
-    ],
-)
+LIMITS = [
+    ("generation_config.json", {"max_length": 256}, "max_length is still 256"),
+    ("generation_config.json", {"max_length": 20}, None),
+    ("generation_config.json", {"max_length": "256"}, None),
+    ("config.json", CONFIG | {"sliding_window": 128}, "sliding_window is 128"),
+    ("config.json", CONFIG | {"sliding_window": 128, "use_sliding_window": False}, None),
+    ("params.json", {"rope_theta": 1e6}, "params.json: still describes the original"),
+    ("params.json", {"learning_rate": 1}, None),
+    ("tokenizer.json", {"truncation": {"strategy": "x", "max_length": 512}}, "truncates texts at 512"),
+    ("tokenizer.json", {"truncation": None, "padding": {"max_length": 5}}, None),
+    ("model-00001-of-00002.safetensors", None, "has no weight files"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "word"), LIMITS)
 def test_what_still_holds_the_old_limit_is_named_and_nothing_else(source, tmp_path, name, content, word):
     usual = patch_checkpoint(source, None, "linear:factor=4", dry_run=True).warnings
     if content is None:
@@ -399,17 +399,17 @@ PATCH = partial(patch_checkpoint, "source", schedule="yarn:factor=8")
 FORCED, IN_PLACE = partial(PATCH, out="out", force=True), partial(PATCH, out=None, in_place=True)
 
 
+KILLED = [
+    pytest.param(dict, partial(PATCH, out="out"), id="patch"),
+    pytest.param(partial(os.mkdir, "out"), partial(PATCH, out="out"), id="patch into an empty folder"),
+    pytest.param(partial(FORCED, schedule="yarn:factor=2"), FORCED, id="force"),
+    pytest.param(partial(IN_PLACE, schedule="yarn:factor=2"), IN_PLACE, id="in place twice"),
+    pytest.param(IN_PLACE, partial(restore, "source"), id="restore"),
+]
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.parametrize(
-    ("first", "act"),
-    [
-        pytest.param(dict, partial(PATCH, out="out"), id="patch"),
-        pytest.param(partial(os.mkdir, "out"), partial(PATCH, out="out"), id="patch into an empty folder"),
-        pytest.param(partial(FORCED, schedule="yarn:factor=2"), FORCED, id="force"),
-        pytest.param(partial(IN_PLACE, schedule="yarn:factor=2"), IN_PLACE, id="in place twice"),
-        pytest.param(IN_PLACE, partial(restore, "source"), id="restore"),
-    ],
-)
+@pytest.mark.parametrize(("first", "act"), KILLED)
 def test_a_killed_command_is_completed_when_it_is_given_again(source, tmp_path, monkeypatch, first, act):
     """No file of the user's changes; an output folder is the earlier or the new one, or the earlier one lies aside."""
     monkeypatch.chdir(write_files(tmp_path / "work", {"notes.txt": "the user's", "out.txt": "the user's too"}))
@@ -464,16 +464,16 @@ def test_in_place_never_splits_a_shared_file(hub_like, tmp_path):
 # What is refused
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"out": None, "dry_run": True, "force": True}, "force applies to an output folder; name one"),
-        ({"out": None, "in_place": True, "link": "copy"}, "link applies to an output folder; name one"),
-        ({"schedule": "dynamic-yarn"}, r"with the length.*freeze it at a length"),
-        ({"link": "soft"}, "unknown link type 'soft'; choose from auto, hard, symlink, copy"),
-        ({"model": "nobody/none", "out": None, "in_place": True}, "is not a local folder"),
-    ],
-)
+CONTRADICTIONS = [
+    ({"out": None, "dry_run": True, "force": True}, "force applies to an output folder; name one"),
+    ({"out": None, "in_place": True, "link": "copy"}, "link applies to an output folder; name one"),
+    ({"schedule": "dynamic-yarn"}, r"with the length.*freeze it at a length"),
+    ({"link": "soft"}, "unknown link type 'soft'; choose from auto, hard, symlink, copy"),
+    ({"model": "nobody/none", "out": None, "in_place": True}, "is not a local folder"),
+]
+
+
+@pytest.mark.parametrize(("given", "words"), CONTRADICTIONS)
 def test_options_that_contradict_are_refused(source, tmp_path, given, words):
     with pytest.raises(RopescaleError, match=words):
         patch_checkpoint(**{"model": source, "out": tmp_path / "out", "schedule": "yarn:factor=4"} | given)

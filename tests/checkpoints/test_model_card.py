@@ -126,17 +126,17 @@ def test_a_folder_that_begins_with_a_dash_is_no_option(tmp_path, monkeypatch, ra
 # Cards of other people
 
 
-@pytest.mark.parametrize(
-    ("text", "kept"),
-    [
-        ("", ""),
-        ("# A\n", "# A\n\n"),
-        (f"# A\n\n{BEGIN}\nx\n{END}\n\n# B\n", "# A\n\n# B\n\n"),
-        (f"{BEGIN}x{END}", ""),
-        (f"a{BEGIN}x{END}b{BEGIN}y{END} c ", "a\n\nb\n\nc\n\n"),
-        (f"a {END} {BEGIN} b", f"a {END} {BEGIN} b\n\n"),
-    ],
-)
+CARDS = [
+    ("", ""),
+    ("# A\n", "# A\n\n"),
+    (f"# A\n\n{BEGIN}\nx\n{END}\n\n# B\n", "# A\n\n# B\n\n"),
+    (f"{BEGIN}x{END}", ""),
+    (f"a{BEGIN}x{END}b{BEGIN}y{END} c ", "a\n\nb\n\nc\n\n"),
+    (f"a {END} {BEGIN} b", f"a {END} {BEGIN} b\n\n"),
+]
+
+
+@pytest.mark.parametrize(("text", "kept"), CARDS)
 def test_only_what_lies_between_our_marks_is_replaced(tmp_path, text, kept):
     (tmp_path / "README.md").write_text(text)
     assert card(tmp_path / "README.md", make_plan(LLAMA, "yarn:factor=4"), "a").decode().startswith(kept + BEGIN)

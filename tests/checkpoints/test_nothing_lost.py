@@ -374,14 +374,14 @@ def test_the_folder_that_one_is_in_is_never_replaced_nor_the_one_above(source, t
             patch_checkpoint(source, out, "yarn:factor=4", force=forced)
 
 
-@pytest.mark.parametrize(
-    ("damage", "words"),
-    [
-        (lambda backup: (backup / "config.json").write_text("{}"), "ropescale-backup/config.json is"),
-        (lambda backup: (backup / "config.json").unlink(), "ropescale-backup/config.json is"),
-        (lambda backup: (backup / "manifest.json").unlink(), "manifest.json does not list the copy of config.json"),
-    ],
-)
+DAMAGES = [
+    (lambda backup: (backup / "config.json").write_text("{}"), "ropescale-backup/config.json is"),
+    (lambda backup: (backup / "config.json").unlink(), "ropescale-backup/config.json is"),
+    (lambda backup: (backup / "manifest.json").unlink(), "manifest.json does not list the copy of config.json"),
+]
+
+
+@pytest.mark.parametrize(("damage", "words"), DAMAGES)
 def test_a_backup_without_its_originals_or_its_manifest_restores_nothing_and_says_so(source, damage, words):
     in_place(source)
     damage(source / backups.BACKUP)

@@ -55,25 +55,25 @@ def test_verify_says_when_the_tokenizer_cuts_later_than_the_schedule(source, tmp
 WHOLE, BIN, SHARD, SHARD_BIN = "model.safetensors", "pytorch_model.bin", "model-1.safetensors", "pytorch_model-1.bin"
 
 
-@pytest.mark.parametrize(
-    ("names", "index", "shards", "said"),
-    [
-        ([WHOLE], WHOLE, [SHARD], f"transformers loads {WHOLE}, vLLM 0 (nothing)"),
-        ([WHOLE, SHARD], WHOLE, [SHARD], f"transformers loads {WHOLE}, vLLM 1 ({SHARD})"),
-        ([WHOLE, "old.safetensors"], None, [], f"transformers loads {WHOLE}, vLLM 2 ({WHOLE}, old.safetensors)"),
-        ([BIN, "old.safetensors"], None, [], f"transformers loads {BIN}, vLLM 1 (old.safetensors)"),
-        ([BIN, SHARD_BIN], BIN, [SHARD_BIN], f"transformers loads {BIN}, vLLM 2 ({SHARD_BIN}, {BIN})"),
-        ([BIN, SHARD], WHOLE, [SHARD], None),
-        ([WHOLE, SHARD_BIN], BIN, [SHARD_BIN], None),
-        ([WHOLE, BIN, "consolidated.safetensors"], None, [], None),
-        ([BIN], BIN, [SHARD_BIN], None),
-        ([BIN], None, [], None),
-        ([SHARD_BIN], BIN, [SHARD_BIN], None),
-        ([SHARD, SHARD_BIN], BIN, [SHARD_BIN, "lost.bin"], "lacks 1 of the 2 files in pytorch_model.bin.index.json"),
-        ([SHARD], WHOLE, [SHARD, "lost.safetensors"], "lacks 1 of the 2 files in model.safetensors.index.json"),
-        ([WHOLE], WHOLE, [WHOLE, "lost.safetensors"], "lacks 1 of the 2 files in model.safetensors.index.json"),
-    ],
-)
+LOADED = [
+    ([WHOLE], WHOLE, [SHARD], f"transformers loads {WHOLE}, vLLM 0 (nothing)"),
+    ([WHOLE, SHARD], WHOLE, [SHARD], f"transformers loads {WHOLE}, vLLM 1 ({SHARD})"),
+    ([WHOLE, "old.safetensors"], None, [], f"transformers loads {WHOLE}, vLLM 2 ({WHOLE}, old.safetensors)"),
+    ([BIN, "old.safetensors"], None, [], f"transformers loads {BIN}, vLLM 1 (old.safetensors)"),
+    ([BIN, SHARD_BIN], BIN, [SHARD_BIN], f"transformers loads {BIN}, vLLM 2 ({SHARD_BIN}, {BIN})"),
+    ([BIN, SHARD], WHOLE, [SHARD], None),
+    ([WHOLE, SHARD_BIN], BIN, [SHARD_BIN], None),
+    ([WHOLE, BIN, "consolidated.safetensors"], None, [], None),
+    ([BIN], BIN, [SHARD_BIN], None),
+    ([BIN], None, [], None),
+    ([SHARD_BIN], BIN, [SHARD_BIN], None),
+    ([SHARD, SHARD_BIN], BIN, [SHARD_BIN, "lost.bin"], "lacks 1 of the 2 files in pytorch_model.bin.index.json"),
+    ([SHARD], WHOLE, [SHARD, "lost.safetensors"], "lacks 1 of the 2 files in model.safetensors.index.json"),
+    ([WHOLE], WHOLE, [WHOLE, "lost.safetensors"], "lacks 1 of the 2 files in model.safetensors.index.json"),
+]
+
+
+@pytest.mark.parametrize(("names", "index", "shards", "said"), LOADED)
 def test_of_two_sets_of_weights_what_transformers_and_vllm_load_is_said(source, tmp_path, names, index, shards, said):
     (source / WHOLE).unlink()
     for name in names:

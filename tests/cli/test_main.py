@@ -44,44 +44,44 @@ def test_every_listed_command_explains_itself_and_each_option_once_in_sections(n
     assert set(re.findall(r"(?<=  )(?:-\w, )?--([\w-]+)", last)) <= {"help", "help-all"}
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["verify", "m", "--dtype", "float32", "--dtype", "float16"], "is given 2 times; give it once"),
-        (["patch", "m", "-o", "a", "--out", "b"], "is given 2 times; give it once"),
-        (["patch", "m", "-o", "a", "--schedule", "yarn", "--set", "factor=2", "--set", "factor=4"], "is set twice"),
-    ],
-)
+TWICE = [
+    (["verify", "m", "--dtype", "float32", "--dtype", "float16"], "is given 2 times; give it once"),
+    (["patch", "m", "-o", "a", "--out", "b"], "is given 2 times; give it once"),
+    (["patch", "m", "-o", "a", "--schedule", "yarn", "--set", "factor=2", "--set", "factor=4"], "is set twice"),
+]
+
+
+@pytest.mark.parametrize(("words", "said"), TWICE)
 def test_what_counts_once_is_refused_twice(words, said, ran):
     assert said in ran(*words, code=2).err
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["schedule"], "no such command 'schedule'; did you mean 'schedules'?"),
-        (["eval", "m", "--lengths", "64"], "missing option '--data'"),
-        (["inspect", "--schedul", "yarn"], "no such option '--schedul'; did you mean '--schedule'?"),
-        (["export", "m", "--for", "vlm"], "invalid value for '--for': unknown value 'vlm'; did you mean 'vllm'?"),
-        (["eval", "m", "--factor", "128k"], "invalid value for '--factor': '128k' is not a factor; write 4, or "),
-        (["inspect", "m", "--set", "factor"], "invalid value for '--set': 'factor' is not key=value; see `ropescale "),
-    ],
-)
+WRONG = [
+    (["schedule"], "no such command 'schedule'; did you mean 'schedules'?"),
+    (["eval", "m", "--lengths", "64"], "missing option '--data'"),
+    (["inspect", "--schedul", "yarn"], "no such option '--schedul'; did you mean '--schedule'?"),
+    (["export", "m", "--for", "vlm"], "invalid value for '--for': unknown value 'vlm'; did you mean 'vllm'?"),
+    (["eval", "m", "--factor", "128k"], "invalid value for '--factor': '128k' is not a factor; write 4, or "),
+    (["inspect", "m", "--set", "factor"], "invalid value for '--set': 'factor' is not key=value; see `ropescale "),
+]
+
+
+@pytest.mark.parametrize(("words", "sentence"), WRONG)
 def test_wrong_usage_is_one_line_and_exit_code_2(words, sentence, refused):
     assert refused(*words).startswith(f"error: {sentence}")
 
 
-@pytest.mark.parametrize(
-    ("error", "code", "line"),
-    [
-        (errors.ConfigError("gpt2 has no RoPE"), 2, "error: gpt2 has no RoPE"),
-        (errors.CheckpointError("OUT exists;\n  use --force"), 2, "error: OUT exists; use --force"),
-        (errors.RunError("the model's logits are NaN"), 1, "error: the model's logits are NaN"),
-        (PermissionError(errno.EACCES, "Permission denied", "/x/y"), 2, "error: /x/y cannot be used: Permission den"),
-        (KeyError("bogus"), 1, "error: unexpected KeyError: 'bogus'; run with --debug to see where"),
-        (KeyboardInterrupt(), 130, "interrupted"),
-    ],
-)
+ERRORS = [
+    (errors.ConfigError("gpt2 has no RoPE"), 2, "error: gpt2 has no RoPE"),
+    (errors.CheckpointError("OUT exists;\n  use --force"), 2, "error: OUT exists; use --force"),
+    (errors.RunError("the model's logits are NaN"), 1, "error: the model's logits are NaN"),
+    (PermissionError(errno.EACCES, "Permission denied", "/x/y"), 2, "error: /x/y cannot be used: Permission den"),
+    (KeyError("bogus"), 1, "error: unexpected KeyError: 'bogus'; run with --debug to see where"),
+    (KeyboardInterrupt(), 130, "interrupted"),
+]
+
+
+@pytest.mark.parametrize(("error", "code", "line"), ERRORS)
 def test_an_error_is_one_line_and_its_exit_code(error, code, line, failing, ran):
     failing(error)
     assert ran("schedules", code=code).err.strip().startswith(line)

@@ -64,14 +64,14 @@ def test_json_is_one_object_with_every_digit(patch):
     assert found["config_diff"].startswith("--- config.json (source)")
 
 
-@pytest.mark.parametrize(
-    ("words", "shown"),
-    [
-        (["--schedule", "yarn", "--target-length", "2k"], "256 x 8 = 2,048 tokens"),
-        (["--schedule", "yarn", "--target-length", "300", "--original-length", "128"], "128 x 2.34375 = 300 tokens"),
-        (["--schedule", "yarn", "--target-length", "1000", "--original-length", "192"], "192 x 5.20833 ~ 1,000 tokens"),
-    ],
-)
+LENGTHS = [
+    (["--schedule", "yarn", "--target-length", "2k"], "256 x 8 = 2,048 tokens"),
+    (["--schedule", "yarn", "--target-length", "300", "--original-length", "128"], "128 x 2.34375 = 300 tokens"),
+    (["--schedule", "yarn", "--target-length", "1000", "--original-length", "192"], "192 x 5.20833 ~ 1,000 tokens"),
+]
+
+
+@pytest.mark.parametrize(("words", "shown"), LENGTHS)
 def test_the_arithmetic_of_the_length_is_shown(patch, words, shown):
     assert rows(patch(*words).out)["length"] == shown
 

@@ -23,14 +23,14 @@ def evaluate(ran, tmp_path):
     return run
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "eval --data TEXT --lengths 32,0.125k --schedule yarn --factor 2,4 --no-truncation",
-        "eval --data TEXT --lengths 32,96 --bos yes --set factor=2 --schedule ntk",
-        "retrieval --lengths 200 --depths 0,0.5 --trials 2 --schedule linear:factor=4",
-    ],
-)
+REPEATED = [
+    "eval --data TEXT --lengths 32,0.125k --schedule yarn --factor 2,4 --no-truncation",
+    "eval --data TEXT --lengths 32,96 --bos yes --set factor=2 --schedule ntk",
+    "retrieval --lengths 200 --depths 0,0.5 --trials 2 --schedule linear:factor=4",
+]
+
+
+@pytest.mark.parametrize("words", REPEATED)
 def test_a_result_repeats_itself_from_the_file_beside_it(words, ran, checkpoint, texts, tmp_path):
     words = [texts / "a.txt" if word == "TEXT" else word for word in words.split()]
     ran(words[0], checkpoint, *words[1:], "-o", tmp_path / "one")
@@ -50,42 +50,42 @@ def test_the_command_line_goes_before_the_file(evaluate, checkpoint, texts):
     assert "| perplexity " in out and " 64 |" in out and " 32 |" not in out
 
 
-@pytest.mark.parametrize(
-    ("content", "fact"),
-    [
-        ("lenghts: 32", "eval has no option 'lenghts'; did you mean 'lengths'?"),
-        ("trust-remote-code: true", "a file cannot set trust-remote-code, because it runs code; set it on the command"),
-        ("out: mine", "a file cannot set out, because it chooses what is written; set it on the command line"),
-        ("server: [https://example.com]", "a file cannot set server, because the text and your key are sent there"),
-        ("model: &a xx\ndata: [*a, *a]", "is not YAML: an alias, which this file may not have"),
-        (f"# {'x' * 2**18}", "is larger than 0.262 MB"),
-        ("schedule: mine.py::Mine", "'mine.py::Mine' is code, which a file cannot run; give it on the command line"),
-        ("- 1", "contains no options; write NAME: VALUE"),
-        ("a: [", "is not YAML"),
-        ("lengths: [[32]]", "lengths is neither text nor a number, nor a list of them"),
-        (f"windows: {9:09000}", "is neither 'all' nor a number of 1 or more"),
-        (f"stride: 0x{15:x}{0:06000}", "is not a length"),
-        ("truncation:", "truncation has no value; give one, or leave the line out"),
-        ("schedule: !!python/object/apply:os.system ['false']", "no schedule named 'false'"),
-    ],
-)
+UNTAKEN = [
+    ("lenghts: 32", "eval has no option 'lenghts'; did you mean 'lengths'?"),
+    ("trust-remote-code: true", "a file cannot set trust-remote-code, because it runs code; set it on the command"),
+    ("out: mine", "a file cannot set out, because it chooses what is written; set it on the command line"),
+    ("server: [https://example.com]", "a file cannot set server, because the text and your key are sent there"),
+    ("model: &a xx\ndata: [*a, *a]", "is not YAML: an alias, which this file may not have"),
+    (f"# {'x' * 2**18}", "is larger than 0.262 MB"),
+    ("schedule: mine.py::Mine", "'mine.py::Mine' is code, which a file cannot run; give it on the command line"),
+    ("- 1", "contains no options; write NAME: VALUE"),
+    ("a: [", "is not YAML"),
+    ("lengths: [[32]]", "lengths is neither text nor a number, nor a list of them"),
+    (f"windows: {9:09000}", "is neither 'all' nor a number of 1 or more"),
+    (f"stride: 0x{15:x}{0:06000}", "is not a length"),
+    ("truncation:", "truncation has no value; give one, or leave the line out"),
+    ("schedule: !!python/object/apply:os.system ['false']", "no schedule named 'false'"),
+]
+
+
+@pytest.mark.parametrize(("content", "fact"), UNTAKEN)
 def test_a_file_that_cannot_be_taken_is_one_sentence(content, fact, evaluate):
     out, err = evaluate(content, "MODEL", "--data", "x", "--lengths", "32", code=2)
     assert out == "" and fact in err and err.count("\n") == 1
     assert err.count("is not YAML") == fact.count("is not YAML")
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "eval MODEL --config FILE --data TEXT --lengths 32",
-        "eval MODEL --chat-template FILE --data TEXT --lengths 32",
-        "eval MODEL --key-spans FILE --data TEXT --lengths 32",
-        "eval MODEL --schedule FILE --data TEXT --lengths 32",
-        "eval MODEL --data FILE --lengths 32",
-        "retrieval MODEL --prompts FILE --lengths 256",
-    ],
-)
+READING = [
+    "eval MODEL --config FILE --data TEXT --lengths 32",
+    "eval MODEL --chat-template FILE --data TEXT --lengths 32",
+    "eval MODEL --key-spans FILE --data TEXT --lengths 32",
+    "eval MODEL --schedule FILE --data TEXT --lengths 32",
+    "eval MODEL --data FILE --lengths 32",
+    "retrieval MODEL --prompts FILE --lengths 256",
+]
+
+
+@pytest.mark.parametrize("words", READING)
 def test_a_text_file_that_is_missing_or_never_ends_is_one_sentence(words, refused, checkpoint, texts, tmp_path):
     path = tmp_path / "f.json"
     words = words.replace("FILE", str(path)).replace("MODEL", str(checkpoint)).replace("TEXT", f"{texts}/a.txt").split()

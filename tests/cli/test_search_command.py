@@ -55,14 +55,14 @@ def test_ctrl_c_says_once_what_is_kept(search, tmp_path, monkeypatch, after, sai
     assert said in err and err.count(" stopped") == 1
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--budget-tokens", "300"], "a budget of 2 windows of 128 tokens is too small for a step"),
-        (["--target-length", "32"], "is shorter than the trained length"),
-        (["--streaming"], "limit its documents with --max-docs (--streaming)"),
-    ],
-)
+WRONG = [
+    (["--budget-tokens", "300"], "a budget of 2 windows of 128 tokens is too small for a step"),
+    (["--target-length", "32"], "is shorter than the trained length"),
+    (["--streaming"], "limit its documents with --max-docs (--streaming)"),
+]
+
+
+@pytest.mark.parametrize(("words", "said"), WRONG)
 def test_wrong_input_is_one_line_and_nothing_is_written(refused, checkpoint, texts, tmp_path, words, said):
     pairs = zip(WORDS[::2], WORDS[1::2], strict=True)
     asked = [each for flag, value in pairs if flag not in words for each in (flag, value)]

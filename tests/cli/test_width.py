@@ -27,26 +27,26 @@ def model(tmp_path_factory):
 SCHEDULES = ["--schedule", "yarn:factor=2", "--schedule", "linear:factor=2"]
 
 
+PRINTING = [
+    (["eval", "MODEL", "--data", "TEXTS", "--lengths", "32,64,128", *SCHEDULES], 20),
+    (["eval", "MODEL", "--data", "TEXTS", "--lengths", "32,64,128", *SCHEDULES, "--verbose"], 200),
+    (["retrieval", "MODEL", "--lengths", "96", "--trials", "2", "--schedule", "yarn:factor=2"], 30),
+    (["eval", "MODEL", "--data", "ONE", "--lengths", "32,64,128", *SCHEDULES], 20),
+    (["retrieval", "MODEL", "--prompts", "PROMPTS", "--lengths", "128", "--new-tokens", "4", *SCHEDULES], 30),
+    (["recommend", "MODEL", "--data", "TEXTS", "--target-length", "128"], 30),
+    (["search", "MODEL", "--data", "TEXTS", "--target-length", "128", "--budget-tokens", "3k"], 30),
+    (["search", "MODEL", "--data", "TEXTS", "--target-length", "128", "--budget-tokens", "3k", "--verbose"], 90),
+    (["demo"], 30),
+    (["verify", "MODEL"], 20),
+    (["verify", "MODEL", "--generate", "--length", "32"], 20),
+    (["export", "MODEL", "--schedule", "yarn:factor=2"], 30),
+    (["export", "MODEL", "--for", "vllm", "--schedule", "yarn:factor=2"], 30),
+    (["export", "MODEL", "--for", "vllm", "--schedule", "dynamic:factor=2"], 40),
+]
+
+
 @pytest.mark.usefixtures("few_candidates")
-@pytest.mark.parametrize(
-    ("words", "most"),
-    [
-        (["eval", "MODEL", "--data", "TEXTS", "--lengths", "32,64,128", *SCHEDULES], 20),
-        (["eval", "MODEL", "--data", "TEXTS", "--lengths", "32,64,128", *SCHEDULES, "--verbose"], 200),
-        (["retrieval", "MODEL", "--lengths", "96", "--trials", "2", "--schedule", "yarn:factor=2"], 30),
-        (["eval", "MODEL", "--data", "ONE", "--lengths", "32,64,128", *SCHEDULES], 20),
-        (["retrieval", "MODEL", "--prompts", "PROMPTS", "--lengths", "128", "--new-tokens", "4", *SCHEDULES], 30),
-        (["recommend", "MODEL", "--data", "TEXTS", "--target-length", "128"], 30),
-        (["search", "MODEL", "--data", "TEXTS", "--target-length", "128", "--budget-tokens", "3k"], 30),
-        (["search", "MODEL", "--data", "TEXTS", "--target-length", "128", "--budget-tokens", "3k", "--verbose"], 90),
-        (["demo"], 30),
-        (["verify", "MODEL"], 20),
-        (["verify", "MODEL", "--generate", "--length", "32"], 20),
-        (["export", "MODEL", "--schedule", "yarn:factor=2"], 30),
-        (["export", "MODEL", "--for", "vllm", "--schedule", "yarn:factor=2"], 30),
-        (["export", "MODEL", "--for", "vllm", "--schedule", "dynamic:factor=2"], 40),
-    ],
-)
+@pytest.mark.parametrize(("words", "most"), PRINTING)
 def test_no_line_is_wider_than_eighty_columns(ran, model, monkeypatch, words, most):
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr(reference, "CHECKPOINT", model / "reference")

@@ -107,15 +107,14 @@ def full(monkeypatch):
     return fill
 
 
-@pytest.mark.parametrize(
-    ("words", "kept"),
-    [
-        (["eval", "CKPT", "--data", "texts", *ONE, "-o", "out"], "out/results.json"),
-        (["keys", "CKPT", "--data", "long", "--window", "64", "-o", "out"], "out"),
-        (["patch", "CKPT", "--schedule", "yarn:factor=2", "-o", "out"], "out/ropescale.json"),
-    ],
-    ids=lambda each: each[0] if isinstance(each, list) else "",
-)
+KEPT = [
+    (["eval", "CKPT", "--data", "texts", *ONE, "-o", "out"], "out/results.json"),
+    (["keys", "CKPT", "--data", "long", "--window", "64", "-o", "out"], "out"),
+    (["patch", "CKPT", "--schedule", "yarn:factor=2", "-o", "out"], "out/ropescale.json"),
+]
+
+
+@pytest.mark.parametrize(("words", "kept"), KEPT, ids=lambda each: each[0] if isinstance(each, list) else "")
 def test_a_result_that_cannot_be_printed_is_kept(checkpoint, texts, tmp_path, monkeypatch, capsys, full, words, kept):
     monkeypatch.chdir(tmp_path)
     Path("long").write_text(TEXT * 9)
@@ -138,22 +137,22 @@ def test_notes_that_cannot_be_written_end_nothing(checkpoint, texts, tmp_path, c
 # --- folders that cannot be written ---
 
 
+WRITING = [
+    "patch CHECKPOINT --schedule yarn:factor=2 -o /proc/new",
+    "gguf MODEL.gguf --schedule yarn:factor=2 -o /proc/new.gguf",
+    "inspect CHECKPOINT --plot /proc/new.png",
+    "eval nowhere --data TEXT --lengths 64 -o /proc/new",
+    "recommend CHECKPOINT --data TEXT --target-length 512 -o /proc/new",
+    "retrieval nowhere --lengths 256 -o /proc/new",
+    "report nowhere -o /proc/new.html",
+    "keys nowhere --data TEXT -o /proc/new.json",
+    "search CHECKPOINT --data TEXT --target-length 512 -o /proc/new.json",
+    "demo -o /proc/new",
+]
+
+
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder that also root cannot write into")
-@pytest.mark.parametrize(
-    "words",
-    [
-        "patch CHECKPOINT --schedule yarn:factor=2 -o /proc/new",
-        "gguf MODEL.gguf --schedule yarn:factor=2 -o /proc/new.gguf",
-        "inspect CHECKPOINT --plot /proc/new.png",
-        "eval nowhere --data TEXT --lengths 64 -o /proc/new",
-        "recommend CHECKPOINT --data TEXT --target-length 512 -o /proc/new",
-        "retrieval nowhere --lengths 256 -o /proc/new",
-        "report nowhere -o /proc/new.html",
-        "keys nowhere --data TEXT -o /proc/new.json",
-        "search CHECKPOINT --data TEXT --target-length 512 -o /proc/new.json",
-        "demo -o /proc/new",
-    ],
-)
+@pytest.mark.parametrize("words", WRITING)
 def test_an_unwritable_folder_and_a_dangling_link_are_refused_at_once(words, refused, checkpoint, texts, tmp_path):
     if "gguf" in words:
         write_gguf(AutoModelForCausalLM.from_pretrained(checkpoint), tmp_path / "model.gguf")

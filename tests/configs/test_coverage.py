@@ -171,15 +171,15 @@ def test_an_odd_rotary_dim_has_a_pair_for_the_last_coordinate_alone(schedule, tm
         assert list(found.inv_freq) == pytest.approx([5e6 ** (-2 * i / 5) / FACTOR for i in range(3)], rel=1e-14)
 
 
-@pytest.mark.parametrize(
-    ("model_type", "changes", "words"),
-    [
-        ("falcon", {"alibi": True}, "this falcon has no rotary position embeddings: alibi is true"),
-        ("granitemoehybrid", {"position_embedding_type": None}, "position_embedding_type is null"),
-        ("zamba2", {"use_mem_rope": False}, "use_mem_rope is false in its configuration, and it only rotates with"),
-        ("granite_swa", {"layer_rope_theta": [1e4, 5e5]}, "layer_rope_theta gives some layers the theta 500000"),
-    ],
-)
+UNLIKE = [
+    ("falcon", {"alibi": True}, "this falcon has no rotary position embeddings: alibi is true"),
+    ("granitemoehybrid", {"position_embedding_type": None}, "position_embedding_type is null"),
+    ("zamba2", {"use_mem_rope": False}, "use_mem_rope is false in its configuration, and it only rotates with"),
+    ("granite_swa", {"layer_rope_theta": [1e4, 5e5]}, "layer_rope_theta gives some layers the theta 500000"),
+]
+
+
+@pytest.mark.parametrize(("model_type", "changes", "words"), UNLIKE)
 def test_a_model_that_rotates_unlike_its_type_is_refused_in_memory_and_on_disk(model_type, changes, words, tmp_path):
     model, source = made(model_type, tmp_path, **changes)
     before = snapshot(model)
@@ -191,14 +191,14 @@ def test_a_model_that_rotates_unlike_its_type_is_refused_in_memory_and_on_disk(m
     assert not (tmp_path / "target").exists()
 
 
-@pytest.mark.parametrize(
-    ("model_type", "said"),
-    [
-        ("llama", {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}}),
-        ("deepseek_v3", {"rope_theta": 1e4, "partial_rotary_factor": 0.5}),
-        ("cohere2_moe", {"rope_theta": 5e4}),
-    ],
-)
+OLDER_KEYS = [
+    ("llama", {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}}),
+    ("deepseek_v3", {"rope_theta": 1e4, "partial_rotary_factor": 0.5}),
+    ("cohere2_moe", {"rope_theta": 5e4}),
+]
+
+
+@pytest.mark.parametrize(("model_type", "said"), OLDER_KEYS)
 @pytest.mark.parametrize("schedule", ["linear", "table"])
 def test_what_transformers_reads_of_older_keys_is_scaled_in_memory_and_on_disk(model_type, said, schedule, tmp_path):
     """A partial factor that plain tables ignore and scaled ones would follow; a theta that nothing else states."""

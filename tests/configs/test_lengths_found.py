@@ -131,14 +131,14 @@ def test_as_is_has_one_length_where_the_maximum_was_left_at_the_original(kind, t
     assert ropescale.frequencies(config, "as-is") == wanted == ropescale.frequencies(written, "as-is", length)
 
 
-@pytest.mark.parametrize(
-    ("config", "wanted"),
-    [
-        (plain("llama4_text", 64, 4, 262144, head_dim=16) | {"attention_chunk_size": 8192}, 8 * 262144),
-        (FOUND["dual chunk attention"][0], 8 * 262144),
-        (FOUND["an original elsewhere"][0], 8 * 4096),
-    ],
-)
+CHUNKED = [
+    (plain("llama4_text", 64, 4, 262144, head_dim=16) | {"attention_chunk_size": 8192}, 8 * 262144),
+    (FOUND["dual chunk attention"][0], 8 * 262144),
+    (FOUND["an original elsewhere"][0], 8 * 4096),
+]
+
+
+@pytest.mark.parametrize(("config", "wanted"), CHUNKED)
 def test_a_chunk_of_attention_is_no_length_and_dual_chunks_state_the_original(config, wanted):
     assert make_plan(config, "yarn:factor=8", layers="all").length == wanted
 
@@ -169,14 +169,14 @@ def test_as_is_with_a_target_length_widens_the_window_and_keeps_the_table(name, 
     assert json.loads((tmp_path / "P/ropescale.json").read_text())["length"] == length
 
 
-@pytest.mark.parametrize(
-    ("config", "length", "why"),
-    [
-        (LLAMA31, "64k", "the window is 131,072 tokens already"),
-        (LLAMA | {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "1m", "a longer window is another table"),
-        (PHI3_128K, "1m", "a longer window is another table"),
-    ],
-)
+NARROW = [
+    (LLAMA31, "64k", "the window is 131,072 tokens already"),
+    (LLAMA | {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "1m", "a longer window is another table"),
+    (PHI3_128K, "1m", "a longer window is another table"),
+]
+
+
+@pytest.mark.parametrize(("config", "length", "why"), NARROW)
 def test_a_window_that_cannot_be_widened_is_refused(config, length, why, tmp_path, refused):
     folder = write_checkpoint(tmp_path / "M", config)
     assert why in refused("patch", folder, "-o", tmp_path / "P", "--schedule", "as-is", "--target-length", length)
@@ -258,14 +258,14 @@ def test_the_tool_prints_what_is_read_in_a_folder_of_configurations(tmp_path, mo
     assert all(words in first for words in read) and "refused: " in second and "lacks rope_theta" in second
 
 
-@pytest.mark.parametrize(
-    ("config", "words", "why"),
-    [
-        (LLAMA, [], "--target-length needs a schedule"),
-        (LLAMA, ["--schedule", "as-is"], "--target-length has no effect: as-is keeps the frequencies"),
-        (LLAMA31, [], ""),
-    ],
-)
+AT_LENGTHS = [
+    (LLAMA, [], "--target-length needs a schedule"),
+    (LLAMA, ["--schedule", "as-is"], "--target-length has no effect: as-is keeps the frequencies"),
+    (LLAMA31, [], ""),
+]
+
+
+@pytest.mark.parametrize(("config", "words", "why"), AT_LENGTHS)
 def test_inspect_shows_a_scaled_table_at_a_length_and_refuses_one_without_effect(config, words, why, tmp_path, ran):
     folder = write_checkpoint(tmp_path, config)
     seen = ran("inspect", folder, "--target-length", "64k", "--json", *words, code=2 if why else 0)

@@ -94,17 +94,17 @@ def test_arguments_that_cannot_be_are_refused(model, capsys, words, sentence):
     refused(capsys, ["patch", "model", "-o", "out", *words], sentence)
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["patch", "model", "--schedule", "yarn:factor=4"], "name the output folder, or"),
-        (["restore", "model"], "nothing to restore in model"),
-        (["patch", "/none", "-o", "out", "--schedule", "yarn:factor=4"], "folder /none does not exist"),
-        (["patch", "", "-o", "out", "--schedule", "yarn:factor=4"], "the model's name is empty"),
-        (["patch", "model", "-o", "", "--schedule", "yarn:factor=4"], "the output's name is empty"),
-        (["patch", "model", "-o", "/dev/null/out", "--schedule", "yarn:factor=4"], "/dev/null is not a folder"),
-    ],
-)
+PLACES = [
+    (["patch", "model", "--schedule", "yarn:factor=4"], "name the output folder, or"),
+    (["restore", "model"], "nothing to restore in model"),
+    (["patch", "/none", "-o", "out", "--schedule", "yarn:factor=4"], "folder /none does not exist"),
+    (["patch", "", "-o", "out", "--schedule", "yarn:factor=4"], "the model's name is empty"),
+    (["patch", "model", "-o", "", "--schedule", "yarn:factor=4"], "the output's name is empty"),
+    (["patch", "model", "-o", "/dev/null/out", "--schedule", "yarn:factor=4"], "/dev/null is not a folder"),
+]
+
+
+@pytest.mark.parametrize(("words", "sentence"), PLACES)
 def test_places_that_cannot_be_are_refused(model, capsys, words, sentence):
     refused(capsys, words, sentence)
 

@@ -143,15 +143,15 @@ def test_a_proportional_factor_is_scaling_and_its_share_is_not():
 # What is refused
 
 
-@pytest.mark.parametrize(
-    ("lacking", "named"),
-    [
-        ({"hidden_size", "rope_theta"}, "rope_theta, head_dim (or hidden_size and num_attention_heads)"),
-        ({"max_position_embeddings"}, "lacks max_position_embeddings; its own code may"),
-        ({"rope_theta"}, "lacks rope_theta; its own code may"),
-        ({"num_attention_heads"}, "head_dim (or hidden_size and num_attention_heads); its own code may"),
-    ],
-)
+LACKING = [
+    ({"hidden_size", "rope_theta"}, "rope_theta, head_dim (or hidden_size and num_attention_heads)"),
+    ({"max_position_embeddings"}, "lacks max_position_embeddings; its own code may"),
+    ({"rope_theta"}, "lacks rope_theta; its own code may"),
+    ({"num_attention_heads"}, "head_dim (or hidden_size and num_attention_heads); its own code may"),
+]
+
+
+@pytest.mark.parametrize(("lacking", "named"), LACKING)
 def test_an_unknown_model_type_with_fields_missing_is_an_error_that_names_them(lacking, named):
     config = {key: value for key, value in UNKNOWN.items() if key not in lacking}
     with pytest.raises(ConfigError, match="'brandnew', whose defaults ropescale does not know") as caught:
@@ -262,15 +262,15 @@ HALF_TURNS = {"rope_type": "proportional", "partial_rotary_factor": 0.5, "rope_t
 SLICED = {"qk_rope_head_dim": 8, "hidden_size": 64, "num_attention_heads": 4}
 
 
-@pytest.mark.parametrize(
-    ("config", "width"),
-    [
-        (UNKNOWN | {"partial_rotary_factor": 0.5}, 32),
-        (UNKNOWN | SLICED, 8),  # may be MLA
-        (UNKNOWN | SLICED | {"model_type": "qwen2"}, 16),  # rotates whole heads whatever stands in its file
-        (SLICED | {"model_type": "deepseek_v3", "rope_parameters": HALF_TURNS}, 8),  # as transformers' head_dim is
-    ],
-)
+WIDTHS = [
+    (UNKNOWN | {"partial_rotary_factor": 0.5}, 32),
+    (UNKNOWN | SLICED, 8),  # may be MLA
+    (UNKNOWN | SLICED | {"model_type": "qwen2"}, 16),  # rotates whole heads whatever stands in its file
+    (SLICED | {"model_type": "deepseek_v3", "rope_parameters": HALF_TURNS}, 8),  # as transformers' head_dim is
+]
+
+
+@pytest.mark.parametrize(("config", "width"), WIDTHS)
 def test_a_head_rotates_as_many_coordinates_as_the_keys_that_its_class_has_say(config, width):
     assert [rope.rotary_dim for rope in read_rope(config).values()] == [width]
 

@@ -19,22 +19,22 @@ MTP = DEEPSEEK | {"num_nextn_predict_layers": 1}
 INSIDE = {"model_type": "qwen3_5_text", "mtp_num_hidden_layers": 1}
 
 
-@pytest.mark.parametrize(
-    ("config", "named"),
-    [
-        (EAGLE3, "eagle3 head"),
-        (LLAMA | {"draft_vocab_size": 256}, "eagle3 head"),
-        (LLAMA | {"architectures": ["LlamaForCausalLMEagle"]}, "eagle head"),
-        (LLAMA | {"architectures": ["DFlashDraftModel"], "model_type": "qwen3"}, "dflash head"),
-        (LLAMA | {"architectures": ["DeepseekV3ForCausalLMNextN"]}, "mtp head"),
-        (MTP, "1 MTP layer"),
-        (LLAMA | {"model_type": "minimax_m2", "num_mtp_modules": 3}, "3 MTP layers"),
-        ({"model_type": "qwen3_5", "text_config": INSIDE}, "1 MTP layer"),
-        (LLAMA | {"num_nextn_predict_layers": 0}, ""),
-        (LLAMA | {"architectures": ["Eagle2_5_VLForConditionalGeneration"]}, ""),
-        (LLAMA | {"num_nextn_predict_layers": "1", "architectures": None}, ""),
-    ],
-)
+DRAFTING = [
+    (EAGLE3, "eagle3 head"),
+    (LLAMA | {"draft_vocab_size": 256}, "eagle3 head"),
+    (LLAMA | {"architectures": ["LlamaForCausalLMEagle"]}, "eagle head"),
+    (LLAMA | {"architectures": ["DFlashDraftModel"], "model_type": "qwen3"}, "dflash head"),
+    (LLAMA | {"architectures": ["DeepseekV3ForCausalLMNextN"]}, "mtp head"),
+    (MTP, "1 MTP layer"),
+    (LLAMA | {"model_type": "minimax_m2", "num_mtp_modules": 3}, "3 MTP layers"),
+    ({"model_type": "qwen3_5", "text_config": INSIDE}, "1 MTP layer"),
+    (LLAMA | {"num_nextn_predict_layers": 0}, ""),
+    (LLAMA | {"architectures": ["Eagle2_5_VLForConditionalGeneration"]}, ""),
+    (LLAMA | {"num_nextn_predict_layers": "1", "architectures": None}, ""),
+]
+
+
+@pytest.mark.parametrize(("config", "named"), DRAFTING)
 def test_inspect_names_what_drafts(config, named, tmp_path, ran):
     err = ran("inspect", write_checkpoint(tmp_path, config)).err
     assert (f"warning: {named}: drafts must rotate like their target" in err) is bool(named), err
@@ -78,16 +78,16 @@ def test_a_target_whose_class_states_its_table_gives_it_all_the_same(tmp_path):
     assert (head["max_position_embeddings"], head["rope_theta"]) == (32768, 10000.0)
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ([], "name either a schedule or the target of a draft head (--schedule, --like)"),
-        (["--schedule", "yarn:factor=2", "--like", "TARGET"], "name either a schedule or the target of a draft head"),
-        (["--like", "TARGET"], "differ in theta or in the number of rotating coordinates, so the head was"),
-        (["--like", "HEAD", "--factor", "2"], "factor has no effect: a draft head gets its target's table;"),
-        (["--like", "nowhere"], "nowhere"),
-    ],
-)
+NO_WAYS = [
+    ([], "name either a schedule or the target of a draft head (--schedule, --like)"),
+    (["--schedule", "yarn:factor=2", "--like", "TARGET"], "name either a schedule or the target of a draft head"),
+    (["--like", "TARGET"], "differ in theta or in the number of rotating coordinates, so the head was"),
+    (["--like", "HEAD", "--factor", "2"], "factor has no effect: a draft head gets its target's table;"),
+    (["--like", "nowhere"], "nowhere"),
+]
+
+
+@pytest.mark.parametrize(("words", "message"), NO_WAYS)
 def test_what_is_no_way_to_patch_a_head_is_refused(words, message, tmp_path, refused):
     places = {"HEAD": write_checkpoint(tmp_path / "head", EAGLE3)}
     places["TARGET"] = write_checkpoint(tmp_path / "other", LLAMA)

@@ -122,17 +122,17 @@ def test_the_overrides_give_stock_transformers_the_table_asked_for(name, spec, e
         assert_same_tables(ropescale.frequencies(CONFIGS[name], spec, **replacing(name)), tables_of(cls(config)))
 
 
+MAXIMA = [
+    ("llama", "linear:factor=4", None, "16384"),  # both multiply it themselves
+    ("llama", "yarn:factor=4", 16384, "16384"),
+    ("llama", "ntk:factor=4", 16384, "16384"),
+    ("gemma3_text", "linear:factor=4", 32768, "32768"),  # not for the sliding layers, which are tabulated too
+    ("phi3", FACTORS | {"attention_factor": 1.0}, None, "4096"),
+]
+
+
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
-@pytest.mark.parametrize(
-    ("name", "spec", "positions", "length"),
-    [
-        ("llama", "linear:factor=4", None, "16384"),  # both multiply it themselves
-        ("llama", "yarn:factor=4", 16384, "16384"),
-        ("llama", "ntk:factor=4", 16384, "16384"),
-        ("gemma3_text", "linear:factor=4", 32768, "32768"),  # not for the sliding layers, which are tabulated too
-        ("phi3", FACTORS | {"attention_factor": 1.0}, None, "4096"),
-    ],
-)
+@pytest.mark.parametrize(("name", "spec", "positions", "length"), MAXIMA)
 def test_the_maximum_is_what_each_engine_makes_the_length_of(engine, name, spec, positions, length, tmp_path):
     done = exported(name, engine, spec, tmp_path)
     assert overridden(done).get("max_position_embeddings") == positions
@@ -327,21 +327,21 @@ _YARN = {"rope.scaling.type": "str:yarn", "rope.scaling.factor": "float:4"}
 _YARN["rope.scaling.original_context_length"] = "int:4096"
 
 
-@pytest.mark.parametrize(
-    ("name", "spec", "betas", "keys"),
-    [
-        ("qwen2", "yarn:factor=4", "", _YARN),
-        ("llama", "linear:factor=2.5", "", {"rope.scaling.type": "str:linear", "rope.scaling.factor": "float:2.5"}),
-        ("llama", "abf:rope_theta=500000", "", {"rope.freq_base": "float:500000"}),
-        ("gemma3_text", "linear:factor=2", "", {"rope.scaling.type": "str:linear", "rope.scaling.factor": "float:2"}),
-        (
-            "qwen2",
-            "yarn:factor=4,beta_fast=16,beta_slow=2,attention_factor=2.2772588722239783",
-            "--yarn-beta-fast 16 --yarn-beta-slow 2 ",
-            _YARN | {"rope.scaling.attn_factor": "float:2"},
-        ),
-    ],
-)
+TOLD = [
+    ("qwen2", "yarn:factor=4", "", _YARN),
+    ("llama", "linear:factor=2.5", "", {"rope.scaling.type": "str:linear", "rope.scaling.factor": "float:2.5"}),
+    ("llama", "abf:rope_theta=500000", "", {"rope.freq_base": "float:500000"}),
+    ("gemma3_text", "linear:factor=2", "", {"rope.scaling.type": "str:linear", "rope.scaling.factor": "float:2"}),
+    (
+        "qwen2",
+        "yarn:factor=4,beta_fast=16,beta_slow=2,attention_factor=2.2772588722239783",
+        "--yarn-beta-fast 16 --yarn-beta-slow 2 ",
+        _YARN | {"rope.scaling.attn_factor": "float:2"},
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "spec", "betas", "keys"), TOLD)
 def test_llama_cpp_is_told_the_schedule_and_the_length_in_the_keys_of_its_files(name, spec, betas, keys, tmp_path):
     """By --rope-freq-base and its like the windows of Gemma 2 keep their theta, and llama-server the trained length."""
     done = exported(name, "llama.cpp", spec, tmp_path / "made")
@@ -491,17 +491,17 @@ def largest(one: torch.Tensor, other: torch.Tensor) -> float:
     return float((one / other - 1).abs().max())
 
 
-@pytest.mark.parametrize(
-    ("name", "spec", "engine", "computed", "scales"),
-    [
-        ("qwen2", "yarn:factor=4,truncate=false", "llama.cpp", "yarn:factor=4", (0.0, 0.0)),
-        ("qwen2", "yarn:factor=4,truncate=false,beta_fast=16", "llama.cpp", "yarn:factor=4,beta_fast=16", (0.0, 0.0)),
-        ("dbrx", "yarn:factor=4", "vllm", None, (1 - 1 / 1.1386294, 0.0)),  # base RoPE; 0.1 ln 4 + 1
-        ("deepseek", "yarn:factor=4,attention_factor=1.5", "vllm", "yarn:factor=4", (1 - 1.1386294 / 1.5, 0.0)),
-        ("deepseek", "yarn:factor=4,mscale=1,mscale_all_dim=1", "transformers5", "yarn:factor=4", (0.0, 0.0)),
-        ("minicpm3", "yarn:factor=4,mscale=1,mscale_all_dim=1", "vllm", "yarn:factor=4", (0.0, 1 - 1.1386294**-2)),
-    ],
-)
+OFF = [
+    ("qwen2", "yarn:factor=4,truncate=false", "llama.cpp", "yarn:factor=4", (0.0, 0.0)),
+    ("qwen2", "yarn:factor=4,truncate=false,beta_fast=16", "llama.cpp", "yarn:factor=4,beta_fast=16", (0.0, 0.0)),
+    ("dbrx", "yarn:factor=4", "vllm", None, (1 - 1 / 1.1386294, 0.0)),  # base RoPE; 0.1 ln 4 + 1
+    ("deepseek", "yarn:factor=4,attention_factor=1.5", "vllm", "yarn:factor=4", (1 - 1.1386294 / 1.5, 0.0)),
+    ("deepseek", "yarn:factor=4,mscale=1,mscale_all_dim=1", "transformers5", "yarn:factor=4", (0.0, 0.0)),
+    ("minicpm3", "yarn:factor=4,mscale=1,mscale_all_dim=1", "vllm", "yarn:factor=4", (0.0, 1 - 1.1386294**-2)),
+]
+
+
+@pytest.mark.parametrize(("name", "spec", "engine", "computed", "scales"), OFF)
 def test_how_far_an_engine_is_off_is_the_distance_of_stock_tables(name, spec, engine, computed, scales, tmp_path):
     config = CONFIGS.get(name) or dict(Configuration.read({"model_type": name}).raw)
     configs = (config if each is None else make_plan(config, each).config for each in (spec, computed))
@@ -550,14 +550,14 @@ def test_an_adapter_is_to_be_merged_before_it_is_served(tmp_path, refused):
     assert said.endswith("is a PEFT adapter; merge it into its base (merge_and_unload), and export the saved result")
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--for", "vllm", "--factor", "4"], "factor needs a schedule; name one, such as yarn"),
-        (["--for", "vllm", "--schedule", "as-is"], "as-is changes nothing; leave the schedule out"),
-        (["--for", "vllm", "--schedule", "dynamic-yarn"], "no configuration file can express"),
-    ],
-)
+WRONG = [
+    (["--for", "vllm", "--factor", "4"], "factor needs a schedule; name one, such as yarn"),
+    (["--for", "vllm", "--schedule", "as-is"], "as-is changes nothing; leave the schedule out"),
+    (["--for", "vllm", "--schedule", "dynamic-yarn"], "no configuration file can express"),
+]
+
+
+@pytest.mark.parametrize(("words", "message"), WRONG)
 def test_wrong_usage_exits_with_2_and_one_line(words, message, tmp_path, ran):
     out, err = ran("export", str(write_checkpoint(tmp_path, LLAMA)), *words, code=2)
     assert out == ""
@@ -596,16 +596,16 @@ def test_a_language_model_whose_type_its_wrappers_class_replaces_is_known_to_tra
     assert_same_tables(ropescale.frequencies(config, "yarn:factor=4"), stock_tables(planned))
 
 
-@pytest.mark.parametrize(
-    ("engine", "name", "changed", "known"),
-    [
-        ("llama.cpp", "llama4_text", {"attention_chunk_size": 8192}, True),
-        ("llama.cpp", "llama4_text", {"attention_chunk_size": 4096}, False),  # llama4.cpp has 8192 written in
-        ("vllm", "qwen2", {}, True),
-        ("vllm", "qwen2", {"dual_chunk_attention_config": {"chunk_size": 1024}}, False),  # another rotary layer
-        ("sglang", "qwen2", {"dual_chunk_attention_config": {"chunk_size": 1024}}, False),
-    ],
-)
+CHUNKED = [
+    ("llama.cpp", "llama4_text", {"attention_chunk_size": 8192}, True),
+    ("llama.cpp", "llama4_text", {"attention_chunk_size": 4096}, False),  # llama4.cpp has 8192 written in
+    ("vllm", "qwen2", {}, True),
+    ("vllm", "qwen2", {"dual_chunk_attention_config": {"chunk_size": 1024}}, False),  # another rotary layer
+    ("sglang", "qwen2", {"dual_chunk_attention_config": {"chunk_size": 1024}}, False),
+]
+
+
+@pytest.mark.parametrize(("engine", "name", "changed", "known"), CHUNKED)
 def test_attention_in_chunks_is_claimed_only_as_the_engine_has_it(engine, name, changed, known, tmp_path):
     done = export(write_checkpoint(tmp_path, LLAMA | {"model_type": name} | changed), engine)
     assert (done.error is None, done.how != "not known") == (known, known)
@@ -707,16 +707,16 @@ def _is_read(engine: str, layers: Layers) -> bool:
     return model_code.built(engine, layers) == ""
 
 
-@pytest.mark.parametrize(
-    ("engine", "name", "spec", "table"),
-    [
-        ("vllm", "qwen3", "yarn:factor=2", ""),
-        ("vllm", "dbrx", "yarn:factor=2", "base"),  # dbrx.py passes a theta alone
-        ("sglang", "gemma2", "linear:factor=2", "base"),  # gemma2.py, too
-        ("vllm", "llama4_text", "linear:factor=2", None),  # its file does not run without the rest of vLLM
-        ("sglang", "glm4", "yarn:factor=2", ""),  # half of a head
-    ],
-)
+ASKED = [
+    ("vllm", "qwen3", "yarn:factor=2", ""),
+    ("vllm", "dbrx", "yarn:factor=2", "base"),  # dbrx.py passes a theta alone
+    ("sglang", "gemma2", "linear:factor=2", "base"),  # gemma2.py, too
+    ("vllm", "llama4_text", "linear:factor=2", None),  # its file does not run without the rest of vLLM
+    ("sglang", "glm4", "yarn:factor=2", ""),  # half of a head
+]
+
+
+@pytest.mark.parametrize(("engine", "name", "spec", "table"), ASKED)
 def test_what_an_engines_model_file_asks_for_is_the_claim(engine, name, spec, table, tmp_path):
     layers = "all" if name == "llama4_text" else "full"
     done = export(write_checkpoint(tmp_path, {"model_type": name}), engine, spec, layers=layers)

@@ -60,16 +60,15 @@ def test_the_card_of_a_patched_deepseek_has_no_flags_that_would_be_wrong(tmp_pat
 # Models that their makers have scaled
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        {"model_type": "ministral3"},
-        {"model_type": "mistral3", "text_config": {"model_type": "ministral3"}},
-        {"model_type": "apertus"},
-        {"model_type": "gpt_oss"},
-    ],
-    ids=lambda config: config["model_type"],
-)
+SCALED = [
+    {"model_type": "ministral3"},
+    {"model_type": "mistral3", "text_config": {"model_type": "ministral3"}},
+    {"model_type": "apertus"},
+    {"model_type": "gpt_oss"},
+]
+
+
+@pytest.mark.parametrize("config", SCALED, ids=lambda config: config["model_type"])
 def test_keys_that_the_makers_left_are_taken_back_by_ropescale_gguf_and_not_by_flags(config, tmp_path):
     done = export(_folder(config, tmp_path), "llama.cpp", "yarn:factor=32,truncate=true", replace_scaling=True)
     words = shlex.split(done.commands[0].text.replace("\\\n", ""))

@@ -141,16 +141,16 @@ def test_the_rows_that_are_not_honoured_are_these(case, tmp_path):
     assert done.refusal is None
 
 
-@pytest.mark.parametrize(
-    ("config", "spec", "said"),
-    [
-        (LLAMA | {"model_type": "mixtral"}, "yarn:factor=4", "reads no scaling for mixtral, silently leaving base"),
-        (LLAMA | {"model_type": "qwen2_moe"}, "yarn:factor=4", "stops with an error at yarn for qwen2_moe"),
-        (LLAMA | {"model_type": "olmo"}, "yarn:factor=4", "mlx-lm cannot compute this schedule"),
-        ({"model_type": "lfm3"}, "yarn:factor=4", "mlx-lm cannot compute this schedule"),
-        (DEEPSEEK, {"name": "table", "factors": [2.0] * 16}, "cannot apply per-pair factors to the pairs of deepse"),
-    ],
-)
+REFUSED = [
+    (LLAMA | {"model_type": "mixtral"}, "yarn:factor=4", "reads no scaling for mixtral, silently leaving base"),
+    (LLAMA | {"model_type": "qwen2_moe"}, "yarn:factor=4", "stops with an error at yarn for qwen2_moe"),
+    (LLAMA | {"model_type": "olmo"}, "yarn:factor=4", "mlx-lm cannot compute this schedule"),
+    ({"model_type": "lfm3"}, "yarn:factor=4", "mlx-lm cannot compute this schedule"),
+    (DEEPSEEK, {"name": "table", "factors": [2.0] * 16}, "cannot apply per-pair factors to the pairs of deepse"),
+]
+
+
+@pytest.mark.parametrize(("config", "spec", "said"), REFUSED)
 def test_what_is_not_computed_is_refused(config, spec, said, tmp_path):
     done = exported(config, spec, tmp_path)
     assert done.refusal and said in done.refusal and done.refusal.endswith("serve it with transformers 5")

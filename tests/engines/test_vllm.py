@@ -128,15 +128,15 @@ def test_a_dynamic_folder_as_it_lies_is_base_rope_and_past_its_table_no_number(f
     assert not Apart.between([past], base[1:]).largest < 100 * TOLERANCE
 
 
+OTHERS = [
+    ("searched", SEARCHED["all"], SEARCHED["all"].replace("1.17", "1.25")),
+    ("searched", SEARCHED["all"], SEARCHED["all"].replace("truncate=false", "truncate=true")),
+    ("proportional", *PROPORTIONAL.values()),
+]
+
+
 @pytest.mark.engines
-@pytest.mark.parametrize(
-    ("name", "right", "wrong"),
-    [
-        ("searched", SEARCHED["all"], SEARCHED["all"].replace("1.17", "1.25")),
-        ("searched", SEARCHED["all"], SEARCHED["all"].replace("truncate=false", "truncate=true")),
-        ("proportional", *PROPORTIONAL.values()),
-    ],
-)
+@pytest.mark.parametrize(("name", "right", "wrong"), OTHERS)
 def test_other_schedules_are_computed_as_stock_transformers_does(name, right, wrong, found, folders, table, tmp_path):
     source = folders["llama"] / "original"
     wanted, other = (expected(patched(source, tmp_path / kind, kind)) for kind in (right, wrong))

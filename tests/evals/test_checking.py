@@ -16,16 +16,16 @@ class Values(TypedDict, total=False):
     names: dict[str, list[str]]
 
 
-@pytest.mark.parametrize(
-    ("value", "said"),
-    [
-        ({"number": math.nan}, "has a wrong value in 'number': Input should be a finite number"),
-        ({"number": "1"}, "has a wrong value in 'number': Input should be a valid number"),
-        ({"length": 0}, "has a wrong value in 'length': Input should be greater than or equal to 1"),
-        ({"names": {"a": ["x", 3]}}, "has a wrong value in 'names.a.1': Input should be a valid string"),
-        ([], "has a wrong value: Input should be a valid dictionary"),
-    ],
-)
+WRONG = [
+    ({"number": math.nan}, "has a wrong value in 'number': Input should be a finite number"),
+    ({"number": "1"}, "has a wrong value in 'number': Input should be a valid number"),
+    ({"length": 0}, "has a wrong value in 'length': Input should be greater than or equal to 1"),
+    ({"names": {"a": ["x", 3]}}, "has a wrong value in 'names.a.1': Input should be a valid string"),
+    ([], "has a wrong value: Input should be a valid dictionary"),
+]
+
+
+@pytest.mark.parametrize(("value", "said"), WRONG)
 def test_a_wrong_value_is_named_by_its_place(value, said):
     with pytest.raises(Damaged) as caught:
         fitting(value, Values)

@@ -194,14 +194,14 @@ def loadable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 GENERATE = ["verify", "model", "--generate", "--length", "8"]
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"num_hidden_layers": 2**31}, "num_hidden_layers is 2147483648 in model/config.json"),
-        ({"num_hidden_layers": math.inf}, "num_hidden_layers is inf in model/config.json"),
-        ({"model_type": ["llama"], "auto_map": {"AutoModel": "x.Y"}}, "transformers has no model type ['llama']"),
-    ],
-)
+UNBUILT = [
+    ({"num_hidden_layers": 2**31}, "num_hidden_layers is 2147483648 in model/config.json"),
+    ({"num_hidden_layers": math.inf}, "num_hidden_layers is inf in model/config.json"),
+    ({"model_type": ["llama"], "auto_map": {"AutoModel": "x.Y"}}, "transformers has no model type ['llama']"),
+]
+
+
+@pytest.mark.parametrize(("changes", "said"), UNBUILT)
 @pytest.mark.parametrize("words", [VERIFY, GENERATE], ids=" ".join)
 def test_what_no_model_has_is_not_built(loadable, capsys, words, changes, said):
     edit(loadable, **changes)

@@ -309,30 +309,30 @@ def test_qwen3_is_computed_from_what_it_was_trained_at():
 WINDOW = {"attention.sliding_window": 64}
 
 
-@pytest.mark.parametrize(
-    ("arch", "keys", "schedule", "error", "words"),
-    [
-        ("qwen2", {}, "llama3:factor=8", ScheduleError, "needs per-pair factors.*does not apply them in qwen2"),
-        ("qwen2", {}, "yarn:factor=8,beta_fast=4", ScheduleError, "start llama.cpp with --yarn-beta-fast 4"),
-        ("qwen2", {}, "dynamic:factor=8", ScheduleError, "freeze it at a length, such as 2048"),
-        ("llama", {}, "as-is", ScheduleError, "as-is changes nothing"),
-        ("gpt2", {}, "ntk:factor=8", ConfigError, "gpt2 has no rotary position embeddings"),
-        ("deepseek2", {}, "yarn:factor=8", ScheduleError, "softmax scale of its own"),
-        ("cohere2", WINDOW, "yarn:factor=8", ConfigError, "full-attention layers of cohere2 do not rotate"),
-        ("llama4", {}, "yarn:factor=8", ConfigError, "full-attention layers of llama4 do not rotate"),
-        ("gemma3", WINDOW, "yarn:factor=8,attention_factor=2", ScheduleError, "attention_factor=1.20794"),
-        ("llama", {"general.type": "adapter"}, "ntk:factor=8", ConfigError, "is of type adapter, not a model"),
-        ("llama", {"split.count": 3}, "ntk:factor=8", ConfigError, "one of 3 parts; join them first"),
-        ("llama", {"rope.dimension_count": [16, 8]}, "ntk:factor=8", ConfigError, "differs from layer to layer"),
-        ("llama", {"rope.dimension_count": 15}, "llama3:factor=8", ConfigError, "rotate 15 coordinates.*rotates pairs"),
-        ("llama", {"context_length": None}, "ntk:factor=8", ConfigError, "lacks llama.context_length"),
-        ("llama", {S + "type": "yarn", S + "factor": 4.0}, "yarn:factor=8", ConfigError, r"already scaled \(yarn x4"),
-        ("llama", {"rope.freq_base": math.nan}, "ntk:factor=8", ConfigError, "rope.freq_base is nan in in.gguf; it"),
-        ("llama", {"rope.dimension_count": 2**31}, "yarn:factor=4", ConfigError, "would rotate 2147483648 coordinates"),
-        ("llama", {}, "abf:rope_theta=1e60", ScheduleError, "float32"),
-        ("llama", {}, "ntk:factor=1e8", ScheduleError, "positions in llama.cpp go up to"),
-    ],
-)
+REFUSED = [
+    ("qwen2", {}, "llama3:factor=8", ScheduleError, "needs per-pair factors.*does not apply them in qwen2"),
+    ("qwen2", {}, "yarn:factor=8,beta_fast=4", ScheduleError, "start llama.cpp with --yarn-beta-fast 4"),
+    ("qwen2", {}, "dynamic:factor=8", ScheduleError, "freeze it at a length, such as 2048"),
+    ("llama", {}, "as-is", ScheduleError, "as-is changes nothing"),
+    ("gpt2", {}, "ntk:factor=8", ConfigError, "gpt2 has no rotary position embeddings"),
+    ("deepseek2", {}, "yarn:factor=8", ScheduleError, "softmax scale of its own"),
+    ("cohere2", WINDOW, "yarn:factor=8", ConfigError, "full-attention layers of cohere2 do not rotate"),
+    ("llama4", {}, "yarn:factor=8", ConfigError, "full-attention layers of llama4 do not rotate"),
+    ("gemma3", WINDOW, "yarn:factor=8,attention_factor=2", ScheduleError, "attention_factor=1.20794"),
+    ("llama", {"general.type": "adapter"}, "ntk:factor=8", ConfigError, "is of type adapter, not a model"),
+    ("llama", {"split.count": 3}, "ntk:factor=8", ConfigError, "one of 3 parts; join them first"),
+    ("llama", {"rope.dimension_count": [16, 8]}, "ntk:factor=8", ConfigError, "differs from layer to layer"),
+    ("llama", {"rope.dimension_count": 15}, "llama3:factor=8", ConfigError, "rotate 15 coordinates.*rotates pairs"),
+    ("llama", {"context_length": None}, "ntk:factor=8", ConfigError, "lacks llama.context_length"),
+    ("llama", {S + "type": "yarn", S + "factor": 4.0}, "yarn:factor=8", ConfigError, r"already scaled \(yarn x4"),
+    ("llama", {"rope.freq_base": math.nan}, "ntk:factor=8", ConfigError, "rope.freq_base is nan in in.gguf; it"),
+    ("llama", {"rope.dimension_count": 2**31}, "yarn:factor=4", ConfigError, "would rotate 2147483648 coordinates"),
+    ("llama", {}, "abf:rope_theta=1e60", ScheduleError, "float32"),
+    ("llama", {}, "ntk:factor=1e8", ScheduleError, "positions in llama.cpp go up to"),
+]
+
+
+@pytest.mark.parametrize(("arch", "keys", "schedule", "error", "words"), REFUSED)
 def test_what_llama_cpp_cannot_carry_is_refused_and_nothing_is_written(arch, keys, schedule, error, words, here):
     write_keys(Path("in.gguf"), arch, **keys)
     with refusing.untouched(here, words, error):

@@ -141,16 +141,17 @@ def test_llama_cpp_multiplies_by_attn_factor_last(llama_cpp, ids, tmp_path):
     assert _difference(scaled, expected, ids) < TOLERANCE
 
 
+FLAGS = [
+    ({}, "yarn:factor=8"),
+    ({"yarn_beta_fast": 8.0, "yarn_beta_slow": 2.0}, "yarn:factor=8,beta_fast=8,beta_slow=2"),
+    ({"yarn_ext_factor": 0.5}, "yarn:factor=8,extrapolation_factor=0.5"),
+    ({"yarn_attn_factor": 2.0}, "yarn:factor=8"),  # recomputed from the factor
+    ({"yarn_ext_factor": 0.0}, "linear:factor=8"),  # 0 switches yarn off, its scale included
+]
+
+
 @pytest.mark.parametrize(
-    ("arguments", "computes"),
-    [
-        ({}, "yarn:factor=8"),
-        ({"yarn_beta_fast": 8.0, "yarn_beta_slow": 2.0}, "yarn:factor=8,beta_fast=8,beta_slow=2"),
-        ({"yarn_ext_factor": 0.5}, "yarn:factor=8,extrapolation_factor=0.5"),
-        ({"yarn_attn_factor": 2.0}, "yarn:factor=8"),  # recomputed from the factor
-        ({"yarn_ext_factor": 0.0}, "linear:factor=8"),  # 0 switches yarn off, its scale included
-    ],
-    ids=lambda value: json.dumps(value) if isinstance(value, dict) else value,
+    ("arguments", "computes"), FLAGS, ids=lambda value: json.dumps(value) if isinstance(value, dict) else value
 )
 def test_the_flags_of_yarn_compute(llama_cpp, files, ids, arguments, computes):
     """What ``--rope-scaling yarn --rope-scale 8 --yarn-orig-ctx 256`` and the flags beside it make of a plain file."""
@@ -188,13 +189,13 @@ _WINDOW = {"attention.sliding_window": 64, "rope.freq_base_swa": 1000.0}
 PHI3 = {"original_max_position_embeddings": TRAINED, "pad_token_id": 0}
 
 
-@pytest.mark.parametrize(
-    ("model_type", "more", "schedule"),
-    [
-        *(("qwen2", {}, spec) for spec in ("yarn:factor=8", "yarn:factor=8,attention_factor=1.5", "ntk:factor=8")),
-        *(("phi3", PHI3, spec) for spec in ("ntk:factor=8", "llama3:factor=8", "yarn:factor=8,truncate=false")),
-    ],
-)
+CARRIED = [
+    *(("qwen2", {}, spec) for spec in ("yarn:factor=8", "yarn:factor=8,attention_factor=1.5", "ntk:factor=8")),
+    *(("phi3", PHI3, spec) for spec in ("ntk:factor=8", "llama3:factor=8", "yarn:factor=8,truncate=false")),
+]
+
+
+@pytest.mark.parametrize(("model_type", "more", "schedule"), CARRIED)
 def test_qwen2_carries_yarn_and_theta_and_phi3_any_table_in_lists(llama_cpp, ids, tmp_path, model_type, more, schedule):
     model = _random(model_type, **more)
     made = write_gguf(model, tmp_path / "made.gguf", model_type)

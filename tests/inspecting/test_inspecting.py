@@ -97,18 +97,18 @@ ON_YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings
 NTK_AT_512 = 10000 * (4 * 512 / 256 - 3) ** (64 / 62)
 
 
-@pytest.mark.parametrize(
-    ("scaling", "words", "length", "target", "slowest"),
-    [
-        (None, ["--schedule", "linear", "--target-length", "1k"], 256, 1024, 10000 ** (-62 / 64) / 4),
-        (None, ["--schedule", "dynamic:factor=4", "--freeze-at", "512"], 256, 512, NTK_AT_512 ** (-62 / 64)),
-        (None, ["--schedule", "yarn", "--set", "factor=4"], 256, 1024, 10000 ** (-62 / 64) / 4),
-        (ON_YARN, [], 256, None, 10000 ** (-62 / 64) / 4),  # as it is
-        (ON_YARN, ["--schedule", "linear:factor=8"], 256, 2048, 10000 ** (-62 / 64) / 8),
-        (ON_YARN, ["--schedule", "linear:factor=8", "--replace-scaling"], 256, 2048, 10000 ** (-62 / 64) / 8),
-        (ON_YARN, ["--schedule", "linear:factor=2", "--on-top"], 1024, 2048, 10000 ** (-62 / 64) / 8),
-    ],
-)
+DIGITS = [
+    (None, ["--schedule", "linear", "--target-length", "1k"], 256, 1024, 10000 ** (-62 / 64) / 4),
+    (None, ["--schedule", "dynamic:factor=4", "--freeze-at", "512"], 256, 512, NTK_AT_512 ** (-62 / 64)),
+    (None, ["--schedule", "yarn", "--set", "factor=4"], 256, 1024, 10000 ** (-62 / 64) / 4),
+    (ON_YARN, [], 256, None, 10000 ** (-62 / 64) / 4),  # as it is
+    (ON_YARN, ["--schedule", "linear:factor=8"], 256, 2048, 10000 ** (-62 / 64) / 8),
+    (ON_YARN, ["--schedule", "linear:factor=8", "--replace-scaling"], 256, 2048, 10000 ** (-62 / 64) / 8),
+    (ON_YARN, ["--schedule", "linear:factor=2", "--on-top"], 1024, 2048, 10000 ** (-62 / 64) / 8),
+]
+
+
+@pytest.mark.parametrize(("scaling", "words", "length", "target", "slowest"), DIGITS)
 def test_the_json_has_every_digit_of_what_patch_would_write(checkpoint, ran, scaling, words, length, target, slowest):
     config = LLAMA | ({"max_position_embeddings": 1024, "rope_scaling": scaling} if scaling else {})
     said = ran("inspect", checkpoint(config, tokenizer_config={"model_max_length": 128}), *words, "--json")
@@ -121,16 +121,16 @@ def test_the_json_has_every_digit_of_what_patch_would_write(checkpoint, ran, sca
     assert all(warning in said.err for warning in found["warnings"]) and "model_max_length is 128" in said.err
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        *(([*words], words[0]) for words in (["--factor", "4"], ["--set", "factor=4"], ["--on-top"])),
-        (["--freeze-at", "512"], "--freeze-at needs a schedule; name one, such as yarn, or leave it out"),
-        (["--schedule", "yarn"], "factor"),
-        (["--schedule", "yarn:factor=4", "--target-length", "512"], "factor"),
-        (["--schedule", "linear:factor=2", "--replace-scaling", "--on-top"], "mutually exclusive"),
-    ],
-)
+WRONG = [
+    *(([*words], words[0]) for words in (["--factor", "4"], ["--set", "factor=4"], ["--on-top"])),
+    (["--freeze-at", "512"], "--freeze-at needs a schedule; name one, such as yarn, or leave it out"),
+    (["--schedule", "yarn"], "factor"),
+    (["--schedule", "yarn:factor=4", "--target-length", "512"], "factor"),
+    (["--schedule", "linear:factor=2", "--replace-scaling", "--on-top"], "mutually exclusive"),
+]
+
+
+@pytest.mark.parametrize(("words", "sentence"), WRONG)
 def test_wrong_input_is_one_line(words, sentence, checkpoint, ran):
     one_error(ran("inspect", checkpoint(LLAMA), *words, code=2).err, sentence)
 

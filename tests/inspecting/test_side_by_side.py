@@ -60,30 +60,30 @@ SCALED = LLAMA | {"max_position_embeddings": 512, "rope_scaling": {"rope_type": 
 FIELDS = ["--factor", "8", "--set", "beta_fast=16", "--target-length", "2k"]
 
 
-@pytest.mark.parametrize(
-    ("config", "schedules", "words", "row", "wanted"),
-    [
-        (LLAMA, ["yarn:factor=8", "cope", "yarn:factor=8"], [], "pair", ["yarn:factor=8", "cope"]),
-        (LLAMA, ["yarn", "linear", "cope"], FIELDS, "pair", ["yarn:factor=8,beta_fast=16", "linear:factor=8", "cope"]),
-        (SCALED, ["as-is", "linear:factor=4"], ["--on-top"], "16", ["1", "4"]),
-        (GEMMA3, ["yarn:factor=4", "linear:factor=2"], [], "pair", ["yarn:factor=4", "linear:factor=2"]),
-    ],
-)
+COLUMNS = [
+    (LLAMA, ["yarn:factor=8", "cope", "yarn:factor=8"], [], "pair", ["yarn:factor=8", "cope"]),
+    (LLAMA, ["yarn", "linear", "cope"], FIELDS, "pair", ["yarn:factor=8,beta_fast=16", "linear:factor=8", "cope"]),
+    (SCALED, ["as-is", "linear:factor=4"], ["--on-top"], "16", ["1", "4"]),
+    (GEMMA3, ["yarn:factor=4", "linear:factor=2"], [], "pair", ["yarn:factor=4", "linear:factor=2"]),
+]
+
+
+@pytest.mark.parametrize(("config", "schedules", "words", "row", "wanted"), COLUMNS)
 def test_the_columns_are_those_of_the_schedules_as_asked_for(checkpoint, shown, config, schedules, words, row, wanted):
     page, _, sliding = shown(checkpoint(config), *asked(schedules), *words).out.partition("## sliding_attention")
     assert cells(page, row)[4:] == wanted
     assert not sliding or cells(sliding, "pair") == ["pair", "wavelength", "turns", "full turn"]
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["--factor", "4"], "factor is given, but no schedule takes a factor"),
-        (["--set", "beta_fast=4"], "none of the given schedules has the field 'beta_fast'"),
-        (["--schedule", "yran"], "no schedule named 'yran'; did you mean 'yarn'?"),
-        (["--schedule", "yarn"], "factor"),
-    ],
-)
+WRONG = [
+    (["--factor", "4"], "factor is given, but no schedule takes a factor"),
+    (["--set", "beta_fast=4"], "none of the given schedules has the field 'beta_fast'"),
+    (["--schedule", "yran"], "no schedule named 'yran'; did you mean 'yarn'?"),
+    (["--schedule", "yarn"], "factor"),
+]
+
+
+@pytest.mark.parametrize(("words", "sentence"), WRONG)
 def test_wrong_input_is_one_line(words, sentence, checkpoint, shown):
     one_error(shown(checkpoint(), *asked(["cope", "base"]), *words, code=2).err, sentence)
     for function in (compare, ropescale.plot):

@@ -131,16 +131,16 @@ def softmax_scales(model: Any) -> list[float]:
     return [module.scaling for module in model.modules() if isinstance(getattr(module, "scaling", None), float)]
 
 
-@pytest.mark.parametrize(
-    ("outer", "inner"),
-    [
-        ("yarn:factor=4", "linear:factor=2"),
-        ("dynamic:factor=4", "yarn:factor=4"),
-        ("yarn:factor=4", "dynamic:factor=4"),
-        ("dynamic-yarn", "dynamic:factor=4"),
-        ("dynamic:factor=4", Half()),
-    ],
-)
+NESTED = [
+    ("yarn:factor=4", "linear:factor=2"),
+    ("dynamic:factor=4", "yarn:factor=4"),
+    ("yarn:factor=4", "dynamic:factor=4"),
+    ("dynamic-yarn", "dynamic:factor=4"),
+    ("dynamic:factor=4", Half()),
+]
+
+
+@pytest.mark.parametrize(("outer", "inner"), NESTED)
 def test_an_inner_patch_is_computed_from_the_original(outer, inner):
     model, alone = build(), build()
     ropescale.patch(alone, inner)

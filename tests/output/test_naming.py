@@ -30,19 +30,19 @@ def test_a_file_gives_its_name_and_as_much_of_its_path_as_is_needed():
     assert definitions({}) == []
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "same"),
-    [
-        ("yarn:factor=2.0", "yarn:factor=2", True),
-        ("yarn:factor=2,extrapolation_factor=1", "yarn:factor=2", True),
-        ("yarn:beta_slow=1,factor=2", "yarn:factor=2", True),
-        ('{"name": "yarn", "factor": 2}', "yarn:factor=2", True),
-        ("resonance:over=yarn,factor=2,beta_fast=32", "resonance:over=yarn,factor=2", True),
-        ("yarn:factor=2,beta_fast=16", "yarn:factor=2", False),
-        ("linear:factor=2", "ntk:factor=2", False),
-        ('{"full_attention": "yarn:factor=2"}', "yarn:factor=2", False),
-    ],
-)
+SPELLINGS = [
+    ("yarn:factor=2.0", "yarn:factor=2", True),
+    ("yarn:factor=2,extrapolation_factor=1", "yarn:factor=2", True),
+    ("yarn:beta_slow=1,factor=2", "yarn:factor=2", True),
+    ('{"name": "yarn", "factor": 2}', "yarn:factor=2", True),
+    ("resonance:over=yarn,factor=2,beta_fast=32", "resonance:over=yarn,factor=2", True),
+    ("yarn:factor=2,beta_fast=16", "yarn:factor=2", False),
+    ("linear:factor=2", "ntk:factor=2", False),
+    ('{"full_attention": "yarn:factor=2"}', "yarn:factor=2", False),
+]
+
+
+@pytest.mark.parametrize(("one", "other", "same"), SPELLINGS)
 def test_spellings_of_one_schedule_are_one(one, other, same):
     assert is_same(parse(one), parse(other)) is same
     assert bool(repeated([parse(one), parse(other)])) is same

@@ -53,22 +53,22 @@ def series(theta: float, dim: int) -> list[float]:
 # max_position_embeddings
 
 
-@pytest.mark.parametrize(
-    ("spec", "maximum", "length"),
-    [
-        ("yarn:factor=8", 32768, 32768),
-        ("llama3:factor=8", 32768, 32768),
-        ("ntk:factor=8", 32768, 32768),
-        (PER_PAIR, 16384, 16384),
-        ("ntk-su:factor=4", 16384, 16384),
-        (Half(8, 1.25), 32768, 32768),
-        ("resonance:over=yarn,factor=8", 32768, 32768),
-        ("linear:factor=8", 4096, 32768),
-        ("dynamic:factor=8", 4096, 32768),
-        ("abf:rope_theta=1e6", 4096, 4096),
-        ("yarn:factor=2.5", 10240, 10240),
-    ],
-)
+MAXIMA = [
+    ("yarn:factor=8", 32768, 32768),
+    ("llama3:factor=8", 32768, 32768),
+    ("ntk:factor=8", 32768, 32768),
+    (PER_PAIR, 16384, 16384),
+    ("ntk-su:factor=4", 16384, 16384),
+    (Half(8, 1.25), 32768, 32768),
+    ("resonance:over=yarn,factor=8", 32768, 32768),
+    ("linear:factor=8", 4096, 32768),
+    ("dynamic:factor=8", 4096, 32768),
+    ("abf:rope_theta=1e6", 4096, 4096),
+    ("yarn:factor=2.5", 10240, 10240),
+]
+
+
+@pytest.mark.parametrize(("spec", "maximum", "length"), MAXIMA)
 def test_the_maximum_is_the_factor_times_the_original_except_where_engines_multiply(spec, maximum, length):
     plan = make_plan(LLAMA, spec)
     assert (plan.config["max_position_embeddings"], plan.length) == (maximum, length)
@@ -254,18 +254,16 @@ def test_a_multimodal_configuration_changes_in_its_text_section_alone():
 
 
 MROPE = LLAMA | {"model_type": "qwen2_vl_text", "rope_scaling": {"type": "mrope", "mrope_section": [8, 12, 12]}}
+OWN_KEYS = [
+    (MROPE, "mrope_section", [8, 12, 12]),
+    (MINISTRAL3, "llama_4_scaling_beta", 0.1),
+    (MINISTRAL3, "original_max_position_embeddings", 16384),  # which its queries grow by
+    (MODELS["stablelm"], "partial_rotary_factor", 0.25),
+    (LLAMA | {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "their_own": "x"}}, "their_own", "x"),
+]
 
 
-@pytest.mark.parametrize(
-    ("config", "key", "value"),
-    [
-        (MROPE, "mrope_section", [8, 12, 12]),
-        (MINISTRAL3, "llama_4_scaling_beta", 0.1),
-        (MINISTRAL3, "original_max_position_embeddings", 16384),  # which its queries grow by
-        (MODELS["stablelm"], "partial_rotary_factor", 0.25),
-        (LLAMA | {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "their_own": "x"}}, "their_own", "x"),
-    ],
-)
+@pytest.mark.parametrize(("config", "key", "value"), OWN_KEYS)
 @pytest.mark.parametrize("spec", ["yarn:factor=4", "linear:factor=4", PER_PAIR])
 def test_every_key_that_is_the_models_own_is_kept(config, key, value, spec):
     new = make_plan(config, spec, replace_scaling=True).config
@@ -455,17 +453,17 @@ def test_exaone4_without_a_window_rotates_everywhere_and_is_taken():
     assert make_plan({"model_type": "exaone4", "sliding_window": None}, "linear:factor=4").changes
 
 
-@pytest.mark.parametrize(
-    ("config", "noted"),
-    [
-        ({"model_type": "gemma2"}, True),
-        (GPT_OSS, True),
-        ({"model_type": "vaultgemma"}, True),
-        (LLAMA, False),
-        ({"model_type": "qwen2", "sliding_window": 4096, "use_sliding_window": False}, False),
-        ({"model_type": "qwen3_next"}, False),
-    ],
-)
+MIXED = [
+    ({"model_type": "gemma2"}, True),
+    (GPT_OSS, True),
+    ({"model_type": "vaultgemma"}, True),
+    (LLAMA, False),
+    ({"model_type": "qwen2", "sliding_window": 4096, "use_sliding_window": False}, False),
+    ({"model_type": "qwen3_next"}, False),
+]
+
+
+@pytest.mark.parametrize(("config", "noted"), MIXED)
 def test_one_table_over_mixed_layers_changes_in_all_and_says_so(config, noted):
     notes = make_plan(config, "linear:factor=4", replace_scaling=True).notes
     assert any("one table for all its layers, so the sliding-window layers change" in note for note in notes) == noted
@@ -600,25 +598,25 @@ KEPT = "kept from the vendor's yarn: "
 THEIRS = {"attention_factor": 1.0}
 
 
-@pytest.mark.parametrize(
-    ("theirs", "spec", "fields", "scale", "said"),
-    [
-        (FIELDS, "yarn:factor=8", FIELDS, 1.0, KEPT + "attention_factor=1.0, beta_fast=16, truncate=false; give"),
-        (FIELDS, "resonance:over=yarn,factor=8", {}, 1.0, KEPT + "attention_factor=1.0, beta_fast=16, truncate=false"),
-        (FIELDS, "dynamic-yarn", {}, 1.0, KEPT + "attention_factor=1.0, beta_fast=16, truncate=false"),
-        (FIELDS, Yarn(8), {"truncate": True}, 1.0, KEPT + "attention_factor=1.0; give a field to change it; not kept "),
-        (FIELDS, "yarn:factor=8,attention_factor=1.3,truncate=true", {"beta_fast": 16}, 1.3, KEPT + "beta_fast=16; "),
-        (FIELDS, "yarn:factor=8,attention_factor=null", {"beta_fast": 16}, 1.20794415, KEPT + "beta_fast=16, truncate"),
-        (FIELDS, "linear:factor=8", {}, 1.0, "not " + KEPT + "beta_fast=16, truncate=false"),
-        ({"attention_factor": 1.3}, "ntk:factor=8", {}, 1.0, "not " + KEPT + "attention_factor=1.3 (now 1)"),
-        # what the vendor's own factor gives follows the new factor
-        ({"attention_factor": 1.138629436}, "yarn:factor=8", {}, 1.20794415, "not " + KEPT + "attention_factor=1.1386"),
-        ({}, "yarn:factor=8", {}, 1.20794415, ""),
-        ({"mscale": 1.0, "mscale_all_dim": 0.8}, "yarn:factor=8", {"mscale_all_dim": 0.8}, 1.03565708, KEPT + "mscale"),
-        (THEIRS, "yarn:factor=8,mscale=1,mscale_all_dim=0.8", {}, 1.03565708, f"not {KEPT}attention_factor=1.0 (now"),
-        ({"rope_type": "odd", "attention_factor": 1.5}, "yarn:factor=8", {}, 1.5, "kept from the vendor's odd: "),
-    ],
-)
+VENDORS = [
+    (FIELDS, "yarn:factor=8", FIELDS, 1.0, KEPT + "attention_factor=1.0, beta_fast=16, truncate=false; give"),
+    (FIELDS, "resonance:over=yarn,factor=8", {}, 1.0, KEPT + "attention_factor=1.0, beta_fast=16, truncate=false"),
+    (FIELDS, "dynamic-yarn", {}, 1.0, KEPT + "attention_factor=1.0, beta_fast=16, truncate=false"),
+    (FIELDS, Yarn(8), {"truncate": True}, 1.0, KEPT + "attention_factor=1.0; give a field to change it; not kept "),
+    (FIELDS, "yarn:factor=8,attention_factor=1.3,truncate=true", {"beta_fast": 16}, 1.3, KEPT + "beta_fast=16; "),
+    (FIELDS, "yarn:factor=8,attention_factor=null", {"beta_fast": 16}, 1.20794415, KEPT + "beta_fast=16, truncate"),
+    (FIELDS, "linear:factor=8", {}, 1.0, "not " + KEPT + "beta_fast=16, truncate=false"),
+    ({"attention_factor": 1.3}, "ntk:factor=8", {}, 1.0, "not " + KEPT + "attention_factor=1.3 (now 1)"),
+    # what the vendor's own factor gives follows the new factor
+    ({"attention_factor": 1.138629436}, "yarn:factor=8", {}, 1.20794415, "not " + KEPT + "attention_factor=1.1386"),
+    ({}, "yarn:factor=8", {}, 1.20794415, ""),
+    ({"mscale": 1.0, "mscale_all_dim": 0.8}, "yarn:factor=8", {"mscale_all_dim": 0.8}, 1.03565708, KEPT + "mscale"),
+    (THEIRS, "yarn:factor=8,mscale=1,mscale_all_dim=0.8", {}, 1.03565708, f"not {KEPT}attention_factor=1.0 (now"),
+    ({"rope_type": "odd", "attention_factor": 1.5}, "yarn:factor=8", {}, 1.5, "kept from the vendor's odd: "),
+]
+
+
+@pytest.mark.parametrize(("theirs", "spec", "fields", "scale", "said"), VENDORS)
 def test_what_the_makers_set_and_the_user_does_not_name_is_kept_or_said_first(theirs, spec, fields, scale, said):
     scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096} | theirs
     config = LLAMA | {"rope_scaling": scaling, "max_position_embeddings": 16384}

@@ -11,13 +11,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(not hasattr(os, "fork"), reas
 FILES = ["--commands", "patch -o,patch --force,patch --in-place,restore,gguf -o"]
 
 
-@pytest.mark.parametrize(
-    ("words", "strikes"),
-    [
-        ([*FILES, "--signals", "SIGKILL", "--kills", "2"], ["2 strikes"] * 5),
-        pytest.param([*FILES, "--kills", "12"], ["12 strikes"] * 15, marks=pytest.mark.long),
-    ],
-)
+STRIKES = [
+    ([*FILES, "--signals", "SIGKILL", "--kills", "2"], ["2 strikes"] * 5),
+    pytest.param([*FILES, "--kills", "12"], ["12 strikes"] * 15, marks=pytest.mark.long),
+]
+
+
+@pytest.mark.parametrize(("words", "strikes"), STRIKES)
 def test_a_killed_command_harms_nobodys_file_and_completes_when_given_again(python, tmp_path, words, strikes):
     done = python("-m", "killing", "--exact", *words, "--keep", str(tmp_path), env=environment(HELPERS, TOOLS))
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]

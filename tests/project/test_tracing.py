@@ -16,13 +16,13 @@ EVAL = ["eval", str(CHECKPOINT), "--data", "text.txt", "--lengths", "64,512", "-
 ENTERED = {"eval.py", "runner.py", "scorer.py", "paired.py", "result.py", "store.py"}
 
 
-@pytest.mark.parametrize(
-    ("words", "most", "some"),
-    [
-        (PATCH, 38, {"patch.py", "patching.py", "plan.py", "by_parts.py", "folders.py", "record.py"}),
-        pytest.param(EVAL, 81, ENTERED, marks=pytest.mark.slow),
-    ],
-)
+COMMANDS = [
+    (PATCH, 38, {"patch.py", "patching.py", "plan.py", "by_parts.py", "folders.py", "record.py"}),
+    pytest.param(EVAL, 81, ENTERED, marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("words", "most", "some"), COMMANDS)
 def test_a_command_enters_few_files(words, most, some, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("text.txt").write_text("The keeper wrote it down. " * 200)

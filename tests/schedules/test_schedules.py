@@ -255,16 +255,16 @@ def fields_of(name: str) -> dict[str, Any]:
     return {field.name: getattr(EXAMPLES[name], field.name) for field in dataclasses.fields(sch.lookup(name))}  # type: ignore[arg-type]
 
 
+NO_FACTORS = [
+    (0.5, "factor must be 1 or more, not 0.5"),
+    (math.nan, "factor must be a finite number, not nan"),
+    ("8", "factor must be a number, not '8'"),
+    (True, "factor must be a number, not True"),
+]
+
+
 @pytest.mark.parametrize("name", FACTORED)
-@pytest.mark.parametrize(
-    ("value", "problem"),
-    [
-        (0.5, "factor must be 1 or more, not 0.5"),
-        (math.nan, "factor must be a finite number, not nan"),
-        ("8", "factor must be a number, not '8'"),
-        (True, "factor must be a number, not True"),
-    ],
-)
+@pytest.mark.parametrize(("value", "problem"), NO_FACTORS)
 def test_a_factor_that_cannot_be_is_one_clear_sentence(name, value, problem):
     fields = fields_of(name) | {"factor": value}
     for make in (lambda: sch.create(name, **fields), lambda: sch.lookup(name)(**fields)):
@@ -272,38 +272,38 @@ def test_a_factor_that_cannot_be_is_one_clear_sentence(name, value, problem):
             make()
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: sch.create("abf"), "abf needs rope_theta"),
-        (lambda: sch.Abf(1.0), "abf: rope_theta must be greater than 1, not 1.0"),
-        (lambda: sch.Yarn(8, beta_fast=1, beta_slow=32), "beta_fast is 1 and beta_slow is 32"),
-        (lambda: sch.Yarn(8, beta_slow=0), "yarn: beta_slow must be greater than 0"),
-        (lambda: sch.Proportional(1.5), "a share from 0 to 1, not 1.5"),
-        (lambda: sch.compute(sch.Cope(), Rope(8, 100.0, 4096)), "this model has 0; give clipped_pairs"),
-        (lambda: sch.compute(sch.NtkCritical(8), Rope(8, 1e4, 6)), "ntk-critical needs a pair that makes a full turn"),
-        (lambda: sch.compute(sch.Proportional(0.5), Rope(16, 1e4, 128, head_dim=64)), "rotates 16 of 64 coordinates"),
-        (lambda: sch.compute(sch.NtkCritical(9, critical_pair=0.01), ROPE), "infinite theta"),
-        (lambda: sch.Giraffe(), "giraffe needs scale_power, truncate, or both"),
-        (lambda: sch.Table(), "either inv_freq or factors, one number per pair, and neither is given"),
-        (lambda: sch.Table(factors=(1.0, 0.0)), "table: factors must be greater than 0, not 0.0"),
-        (lambda: sch.Table(inv_freq=(1.0, -1.0)), "table: inv_freq must be 0 or more, not -1.0"),
-        (lambda: sch.create("longrope", short_factor=[1.0]), "longrope needs long_factor"),
-    ],
-)
+UNBUILT = [
+    (lambda: sch.create("abf"), "abf needs rope_theta"),
+    (lambda: sch.Abf(1.0), "abf: rope_theta must be greater than 1, not 1.0"),
+    (lambda: sch.Yarn(8, beta_fast=1, beta_slow=32), "beta_fast is 1 and beta_slow is 32"),
+    (lambda: sch.Yarn(8, beta_slow=0), "yarn: beta_slow must be greater than 0"),
+    (lambda: sch.Proportional(1.5), "a share from 0 to 1, not 1.5"),
+    (lambda: sch.compute(sch.Cope(), Rope(8, 100.0, 4096)), "this model has 0; give clipped_pairs"),
+    (lambda: sch.compute(sch.NtkCritical(8), Rope(8, 1e4, 6)), "ntk-critical needs a pair that makes a full turn"),
+    (lambda: sch.compute(sch.Proportional(0.5), Rope(16, 1e4, 128, head_dim=64)), "rotates 16 of 64 coordinates"),
+    (lambda: sch.compute(sch.NtkCritical(9, critical_pair=0.01), ROPE), "infinite theta"),
+    (lambda: sch.Giraffe(), "giraffe needs scale_power, truncate, or both"),
+    (lambda: sch.Table(), "either inv_freq or factors, one number per pair, and neither is given"),
+    (lambda: sch.Table(factors=(1.0, 0.0)), "table: factors must be greater than 0, not 0.0"),
+    (lambda: sch.Table(inv_freq=(1.0, -1.0)), "table: inv_freq must be 0 or more, not -1.0"),
+    (lambda: sch.create("longrope", short_factor=[1.0]), "longrope needs long_factor"),
+]
+
+
+@pytest.mark.parametrize(("make", "message"), UNBUILT)
 def test_what_cannot_be_built_says_what_to_do(make, message):
     with pytest.raises(ScheduleError) as caught:
         make()
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("schedule", "message"),
-    [
-        (sch.Table(factors=(1.0,) * 3), "table: factors has 3 numbers, and this model rotates 32 pairs"),
-        (sch.LongRope((1.0,) * 16, (1.0,) * 32), "longrope: short_factor has 16 numbers"),
-    ],
-)
+WRONG_LISTS = [
+    (sch.Table(factors=(1.0,) * 3), "table: factors has 3 numbers, and this model rotates 32 pairs"),
+    (sch.LongRope((1.0,) * 16, (1.0,) * 32), "longrope: short_factor has 16 numbers"),
+]
+
+
+@pytest.mark.parametrize(("schedule", "message"), WRONG_LISTS)
 def test_a_list_of_the_wrong_length_is_named_at_every_length(schedule, message):
     for length in (1, 100_000):
         with pytest.raises(ScheduleError, match=message):
@@ -328,18 +328,18 @@ def test_a_table_that_cannot_be_written_or_is_none_is_said_so(tmp_path):
         sch.Table.load(tmp_path / "yarn.json")
 
 
-@pytest.mark.parametrize(
-    ("returned", "message"),
-    [
-        (None, "returned NoneType; it must return Frequencies"),
-        (sch.Frequencies([1.0]), "returned 1 frequencies; this model rotates 32 pairs"),
-        (sch.Frequencies([-1.0] * 32), "returned -1.0 for pair 0"),
-        (sch.Frequencies([math.nan] * 32), "returned nan for pair 0"),
-        (sch.Frequencies(["a"] * 32), "returned inv_freq that is not a list of numbers"),  # type: ignore[list-item]
-        (sch.Frequencies([1.0] * 32, 0.0), "attention_scale 0.0; it must be a positive number"),
-        (sch.Frequencies([1.0] * 32, "1"), "attention_scale '1'"),  # type: ignore[arg-type]
-    ],
-)
+RETURNED = [
+    (None, "returned NoneType; it must return Frequencies"),
+    (sch.Frequencies([1.0]), "returned 1 frequencies; this model rotates 32 pairs"),
+    (sch.Frequencies([-1.0] * 32), "returned -1.0 for pair 0"),
+    (sch.Frequencies([math.nan] * 32), "returned nan for pair 0"),
+    (sch.Frequencies(["a"] * 32), "returned inv_freq that is not a list of numbers"),  # type: ignore[list-item]
+    (sch.Frequencies([1.0] * 32, 0.0), "attention_scale 0.0; it must be a positive number"),
+    (sch.Frequencies([1.0] * 32, "1"), "attention_scale '1'"),  # type: ignore[arg-type]
+]
+
+
+@pytest.mark.parametrize(("returned", "message"), RETURNED)
 def test_what_a_users_schedule_returns_is_checked(returned, message):
     def mine(rope: Rope, length: int) -> Any:
         return returned

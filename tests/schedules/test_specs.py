@@ -78,23 +78,23 @@ def own(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 # ---------------------------------------------------------------------------------------------- text and JSON
 
 
-@pytest.mark.parametrize(
-    ("text", "schedule"),
-    [
-        ("base", sch.Base()),
-        ("as-is", sch.AsIs()),
-        ("yarn:factor=8", sch.Yarn(8)),
-        ("yarn:factor=8,beta_fast=16,truncate=false", sch.Yarn(8, beta_fast=16, truncate=False)),
-        ("yarn: factor = 8 , truncate = TRUE", sch.Yarn(8)),
-        ("yarn:factor=8,attention_factor=none", sch.Yarn(8)),
-        ("table:factors=[1,1.5,2,4]", sch.Table(factors=(1, 1.5, 2, 4))),
-        ("longrope:short_factor=[1, 1],long_factor=[1,4],factor=4", sch.LongRope((1, 1), (1, 4), 4)),
-        ("resonance:over=yarn,factor=8,beta_fast=16", sch.Resonance(sch.Yarn(8, beta_fast=16))),
-        ('{"name": "yarn", "factor": 8}', sch.Yarn(8)),
-        ('{"name": "resonance", "over": "yarn", "factor": 8}', sch.Resonance(sch.Yarn(8))),
-        ('{"name": "table", "factors": [1, 2], "attention_factor": null}', sch.Table(factors=(1, 2))),
-    ],
-)
+SPECS = [
+    ("base", sch.Base()),
+    ("as-is", sch.AsIs()),
+    ("yarn:factor=8", sch.Yarn(8)),
+    ("yarn:factor=8,beta_fast=16,truncate=false", sch.Yarn(8, beta_fast=16, truncate=False)),
+    ("yarn: factor = 8 , truncate = TRUE", sch.Yarn(8)),
+    ("yarn:factor=8,attention_factor=none", sch.Yarn(8)),
+    ("table:factors=[1,1.5,2,4]", sch.Table(factors=(1, 1.5, 2, 4))),
+    ("longrope:short_factor=[1, 1],long_factor=[1,4],factor=4", sch.LongRope((1, 1), (1, 4), 4)),
+    ("resonance:over=yarn,factor=8,beta_fast=16", sch.Resonance(sch.Yarn(8, beta_fast=16))),
+    ('{"name": "yarn", "factor": 8}', sch.Yarn(8)),
+    ('{"name": "resonance", "over": "yarn", "factor": 8}', sch.Resonance(sch.Yarn(8))),
+    ('{"name": "table", "factors": [1, 2], "attention_factor": null}', sch.Table(factors=(1, 2))),
+]
+
+
+@pytest.mark.parametrize(("text", "schedule"), SPECS)
 def test_a_spec_names_a_schedule_and_its_fields(text, schedule):
     assert sch.parse(text).build() == schedule
 
@@ -115,32 +115,32 @@ def test_python_objects_pass_through():
     assert sch.parse(mine).build() is mine
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "the schedule is empty; give a name, e.g. yarn:factor=8"),
-        ("yran:factor=8", "no schedule named 'yran'; did you mean 'yarn'?"),
-        ("YaRN factor=4, beta_fast=16", "did you mean 'yarn'?"),
-        ("yarn:4", "yarn: '4' is not key=value; write yarn:factor=..."),
-        ("yarn:factor=8,factor=9", "yarn: factor is given twice; remove one"),
-        ("yarn:factr=8", "yarn has no field 'factr'; did you mean 'factor'?"),
-        ("base:factor=8", "base has no field 'factor'; it has none"),
-        ("yarn:factor=abc", "yarn: factor must be a number, not 'abc'"),
-        ("yarn:factor=nan", "yarn: factor must be a finite number, not nan"),
-        ("giraffe:truncate=2.5", "giraffe: truncate must be a whole number, not 2.5"),
-        ("table:factors=1", "table: factors must be a list of numbers, one per pair, as in [1,1.5,2], not 1"),
-        ("resonance", "resonance needs over; give it as resonance:over=..."),
-        ("resonance:factor=8", "resonance has no field 'factor'; it has over"),
-        ("{", "the schedule is not valid JSON (line 1"),
-        ('{"name": "yarn", "factor": NaN}', "the schedule contains NaN, which is not a finite number"),
-        ('{"name": "yarn", "factor": "8"}', "yarn: factor must be a number, not '8'"),
-        ('{"name": 8}', "a schedule's name is a string, not 8"),
-        ('{"factor": 8}', 'a schedule in JSON needs a name: {"name": "yarn", "factor": 8}'),
-        ('{"rope_type": "yarn", "factor": 8}', 'write {"name": "yarn", ...}'),
-        ("resonance:over=[yarn:factor=8]", "over takes the name of a schedule, not '[yarn:factor=8]'; give its fields"),
-        ('{"name": "resonance", "over": {"name": "yarn", "factor": 8}}', "over takes the name of a schedule, not {"),
-    ],
-)
+BAD_SYNTAX = [
+    ("", "the schedule is empty; give a name, e.g. yarn:factor=8"),
+    ("yran:factor=8", "no schedule named 'yran'; did you mean 'yarn'?"),
+    ("YaRN factor=4, beta_fast=16", "did you mean 'yarn'?"),
+    ("yarn:4", "yarn: '4' is not key=value; write yarn:factor=..."),
+    ("yarn:factor=8,factor=9", "yarn: factor is given twice; remove one"),
+    ("yarn:factr=8", "yarn has no field 'factr'; did you mean 'factor'?"),
+    ("base:factor=8", "base has no field 'factor'; it has none"),
+    ("yarn:factor=abc", "yarn: factor must be a number, not 'abc'"),
+    ("yarn:factor=nan", "yarn: factor must be a finite number, not nan"),
+    ("giraffe:truncate=2.5", "giraffe: truncate must be a whole number, not 2.5"),
+    ("table:factors=1", "table: factors must be a list of numbers, one per pair, as in [1,1.5,2], not 1"),
+    ("resonance", "resonance needs over; give it as resonance:over=..."),
+    ("resonance:factor=8", "resonance has no field 'factor'; it has over"),
+    ("{", "the schedule is not valid JSON (line 1"),
+    ('{"name": "yarn", "factor": NaN}', "the schedule contains NaN, which is not a finite number"),
+    ('{"name": "yarn", "factor": "8"}', "yarn: factor must be a number, not '8'"),
+    ('{"name": 8}', "a schedule's name is a string, not 8"),
+    ('{"factor": 8}', 'a schedule in JSON needs a name: {"name": "yarn", "factor": 8}'),
+    ('{"rope_type": "yarn", "factor": 8}', 'write {"name": "yarn", ...}'),
+    ("resonance:over=[yarn:factor=8]", "over takes the name of a schedule, not '[yarn:factor=8]'; give its fields"),
+    ('{"name": "resonance", "over": {"name": "yarn", "factor": 8}}', "over takes the name of a schedule, not {"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), BAD_SYNTAX)
 def test_bad_syntax_is_one_clear_sentence(text, message):
     with pytest.raises(ScheduleError) as caught:
         sch.parse(text).build()
@@ -206,18 +206,18 @@ def test_a_class_in_an_installed_module_is_a_schedule(own, monkeypatch):
     assert sch.parse("ropescale.schedules::Ntk:factor=4").build() == sch.Ntk(4)
 
 
-@pytest.mark.parametrize(
-    ("content", "name", "message"),
-    [
-        ("x = 1\n", "Half", "own.py has no 'Half'; it defines nothing"),
-        ("class Half:\n    def __call__(self, rope, length): ...\n", "Hafl", "no 'Hafl'; did you mean 'Half'?"),
-        ("def f(:\n", "f", "own.py is not valid Python: invalid syntax (line 1)"),
-        ("raise RuntimeError('boom')\n", "f", "own.py raised RuntimeError when it was imported: boom"),
-        ("import sys\nsys.exit(3)\n", "f", "own.py raised SystemExit when it was imported: 3"),
-        ("import no_such_thing\n", "f", "cannot be imported: no module named 'no_such_thing'; install its dependency"),
-        ("class Broken: ...\n", "Broken", "class Broken has no __call__(self, rope, length)"),
-    ],
-)
+UNUSABLE = [
+    ("x = 1\n", "Half", "own.py has no 'Half'; it defines nothing"),
+    ("class Half:\n    def __call__(self, rope, length): ...\n", "Hafl", "no 'Hafl'; did you mean 'Half'?"),
+    ("def f(:\n", "f", "own.py is not valid Python: invalid syntax (line 1)"),
+    ("raise RuntimeError('boom')\n", "f", "own.py raised RuntimeError when it was imported: boom"),
+    ("import sys\nsys.exit(3)\n", "f", "own.py raised SystemExit when it was imported: 3"),
+    ("import no_such_thing\n", "f", "cannot be imported: no module named 'no_such_thing'; install its dependency"),
+    ("class Broken: ...\n", "Broken", "class Broken has no __call__(self, rope, length)"),
+]
+
+
+@pytest.mark.parametrize(("content", "name", "message"), UNUSABLE)
 def test_a_file_that_cannot_be_used_is_one_clear_sentence(tmp_path, content, name, message):
     path = tmp_path / "own.py"
     path.write_text(content)
@@ -227,18 +227,18 @@ def test_a_file_that_cannot_be_used_is_one_clear_sentence(tmp_path, content, nam
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("{tmp}/missing.py::Half", "missing.py does not exist; give the path of a Python file"),
-        ("{tmp}/missing.py", "missing.py names no class; write path/to/file.py::Class"),
-        ("no_such_package.module::Half", "no module named 'no_such_package'; install it, or give path/to/file.py::Cla"),
-        ("ropescale.schedules::Yran", "ropescale.schedules has no 'Yran'"),
-        ("{tmp}/missing.json", "missing.json; give the path of a saved schedule"),
-        ("{tmp}/list.json", "list.json contains a JSON list, not an object; a schedule in JSON is {"),
-        ("{tmp}/nan.json", "nan.json contains NaN, which is not a finite number"),
-    ],
-)
+NOWHERE = [
+    ("{tmp}/missing.py::Half", "missing.py does not exist; give the path of a Python file"),
+    ("{tmp}/missing.py", "missing.py names no class; write path/to/file.py::Class"),
+    ("no_such_package.module::Half", "no module named 'no_such_package'; install it, or give path/to/file.py::Cla"),
+    ("ropescale.schedules::Yran", "ropescale.schedules has no 'Yran'"),
+    ("{tmp}/missing.json", "missing.json; give the path of a saved schedule"),
+    ("{tmp}/list.json", "list.json contains a JSON list, not an object; a schedule in JSON is {"),
+    ("{tmp}/nan.json", "nan.json contains NaN, which is not a finite number"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), NOWHERE)
 def test_a_path_that_leads_nowhere_is_named(tmp_path, text, message):
     (tmp_path / "list.json").write_text("[1, 2]")
     (tmp_path / "nan.json").write_text('{"name": "table", "factors": [NaN]}')
@@ -310,25 +310,21 @@ def test_a_target_length_fills_a_factor_unless_its_default_asks_for_none():
     assert sch.resolve("proportional:partial_rotary_factor=0.5", ROPE, target_length=65_536) == sch.Proportional(0.5)
 
 
-@pytest.mark.parametrize(
-    ("spec", "options", "message"),
-    [
-        ("yarn", {}, "yarn needs a factor; give it as yarn:factor=8, or give the target length"),
-        ("yarn:beta_fast=16", {}, "give it as yarn:beta_fast=16,factor=8"),
-        (
-            "yarn:factor=4",
-            {"target_length": 262_144},
-            "but the target length is 262144; use the factor 8, or leave one",
-        ),
-        (sch.Yarn(4), {"target_length": 262_144}, "factor 4 x trained length 32768 = 131072"),
-        ("resonance:over=yarn,factor=4", {"target_length": 262_144}, "factor 4 x trained length 32768"),
-        ("yarn:factor=4", {"factor": 8}, "yarn:factor=4 has factor 4, but factor 8 is given"),
-        ("yarn", {"target_length": 4096}, "the target length 4096 is shorter than the trained length 32768"),
-        ("abf:rope_theta=1e6", {"factor": 8}, "abf has no field 'factor'; it has rope_theta"),
-        ("yarn", {"factor": 0.5}, "yarn: factor must be 1 or more, not 0.5"),
-        ("yarn", {"factor": 8, "overrides": {"beta_fst": "2"}}, "no field 'beta_fst'; did you mean 'beta_fast'?"),
-    ],
-)
+UNFITTING = [
+    ("yarn", {}, "yarn needs a factor; give it as yarn:factor=8, or give the target length"),
+    ("yarn:beta_fast=16", {}, "give it as yarn:beta_fast=16,factor=8"),
+    ("yarn:factor=4", {"target_length": 262_144}, "but the target length is 262144; use the factor 8, or leave one"),
+    (sch.Yarn(4), {"target_length": 262_144}, "factor 4 x trained length 32768 = 131072"),
+    ("resonance:over=yarn,factor=4", {"target_length": 262_144}, "factor 4 x trained length 32768"),
+    ("yarn:factor=4", {"factor": 8}, "yarn:factor=4 has factor 4, but factor 8 is given"),
+    ("yarn", {"target_length": 4096}, "the target length 4096 is shorter than the trained length 32768"),
+    ("abf:rope_theta=1e6", {"factor": 8}, "abf has no field 'factor'; it has rope_theta"),
+    ("yarn", {"factor": 0.5}, "yarn: factor must be 1 or more, not 0.5"),
+    ("yarn", {"factor": 8, "overrides": {"beta_fst": "2"}}, "no field 'beta_fst'; did you mean 'beta_fast'?"),
+]
+
+
+@pytest.mark.parametrize(("spec", "options", "message"), UNFITTING)
 def test_options_that_do_not_fit_together_say_so(spec, options, message):
     with pytest.raises(ScheduleError) as caught:
         sch.resolve(spec, ROPE, **options)
@@ -338,18 +334,18 @@ def test_options_that_do_not_fit_together_say_so(spec, options, message):
 # ------------------------------------------------------------------------------------------------ describing
 
 
-@pytest.mark.parametrize(
-    ("schedule", "line"),
-    [
-        (sch.Base(), "base"),
-        (sch.Yarn(8), "yarn:factor=8"),
-        (sch.Yarn(2.5, truncate=False), "yarn:factor=2.5,truncate=false"),
-        (sch.Abf(5e5), "abf:rope_theta=500000"),
-        (sch.Table(factors=(1.0, 2.5)), "table:factors=[1,2.5]"),
-        (sch.Resonance(sch.Yarn(8)), "resonance:over=yarn,factor=8"),
-        (sch.Resonance(sch.Yarn(8, beta_fast=16)), "resonance:over=yarn,factor=8,beta_fast=16"),
-    ],
-)
+DESCRIBED = [
+    (sch.Base(), "base"),
+    (sch.Yarn(8), "yarn:factor=8"),
+    (sch.Yarn(2.5, truncate=False), "yarn:factor=2.5,truncate=false"),
+    (sch.Abf(5e5), "abf:rope_theta=500000"),
+    (sch.Table(factors=(1.0, 2.5)), "table:factors=[1,2.5]"),
+    (sch.Resonance(sch.Yarn(8)), "resonance:over=yarn,factor=8"),
+    (sch.Resonance(sch.Yarn(8, beta_fast=16)), "resonance:over=yarn,factor=8,beta_fast=16"),
+]
+
+
+@pytest.mark.parametrize(("schedule", "line"), DESCRIBED)
 def test_a_description_shows_what_is_not_default_and_reads_back(schedule, line):
     assert sch.describe(schedule) == line
     assert sch.parse(line).build() == schedule

@@ -71,16 +71,16 @@ def stock_mask(tokenizer, messages=TALK):
     return [bool(each) for each in stock(tokenizer, messages, return_assistant_tokens_mask=True)["assistant_masks"]]
 
 
-@pytest.mark.parametrize(
-    ("template", "marked"),
-    [
-        (MARKED, MARKED),
-        (PLAIN, MARKED),  # the same tokens are the assistant's where no mark says so
-        (LLAMA, LLAMA),
-        (MACRO, MARKED),  # transformers' own mask is of other tokens in a macro
-        (spaced := MARKED.replace("{%- generation -%}", "{% generation %}\n"), spaced),
-    ],
-)
+TEMPLATES = [
+    (MARKED, MARKED),
+    (PLAIN, MARKED),  # the same tokens are the assistant's where no mark says so
+    (LLAMA, LLAMA),
+    (MACRO, MARKED),  # transformers' own mask is of other tokens in a macro
+    (spaced := MARKED.replace("{%- generation -%}", "{% generation %}\n"), spaced),
+]
+
+
+@pytest.mark.parametrize(("template", "marked"), TEMPLATES)
 def test_a_chat_is_transformers_own_rendering_and_the_assistants_tokens_are_those_of_its_mask(template, marked):
     tokenizer = tokenizer_with(template)
     assert rendered(Chat("a", TALK), tokenizer).scored is None
@@ -100,16 +100,16 @@ def test_a_template_that_writes_the_last_answer_otherwise_is_followed():
     assert said == ["  Là. é <|im_end|>", "<think>\n\n</think>\n\nOui, là.<|im_end|>"]
 
 
-@pytest.mark.parametrize(
-    ("template", "messages", "said"),
-    [
-        (None, TALK, "no chat template; give one, or choose a field of text"),
-        ("{{ raise_exception('roles must alternate') }}", TALK, "does not fit .*: roles must alternate; repair"),
-        ("{{ messages[9].content.lower() }}", TALK, "does not fit the tokenizer's chat template"),
-        (PLAIN, TALK[2:], "begins with the assistant"),
-        (PLAIN.replace("| trim", "| trim | upper if loop.last else ''"), TALK, "message 3"),
-    ],
-)
+UNRENDERED = [
+    (None, TALK, "no chat template; give one, or choose a field of text"),
+    ("{{ raise_exception('roles must alternate') }}", TALK, "does not fit .*: roles must alternate; repair"),
+    ("{{ messages[9].content.lower() }}", TALK, "does not fit the tokenizer's chat template"),
+    (PLAIN, TALK[2:], "begins with the assistant"),
+    (PLAIN.replace("| trim", "| trim | upper if loop.last else ''"), TALK, "message 3"),
+]
+
+
+@pytest.mark.parametrize(("template", "messages", "said"), UNRENDERED)
 def test_a_chat_that_cannot_be_rendered_or_told_apart_is_refused(template, messages, said):
     with pytest.raises(DataError, match=said) as caught:
         rendered(Chat("a.jsonl line 1", messages), tokenizer_with(template), assistant=True)
@@ -202,17 +202,17 @@ def test_tools_are_given_to_the_template(tmp_path):
     assert [tokenizer.decode(rendered(each, tokenizer).ids) for each in read_texts(source)] == ["look", "look", ""]
 
 
-@pytest.mark.parametrize(
-    ("row", "said"),
-    [
-        ({"input_ids": [1, 2.5]}, r"'input_ids' has 2\.5 at 1, which is neither a token id nor a message"),
-        ({"input_ids": [3, -1]}, "'input_ids' has -1 at 1"),
-        ({"input_ids": [[1, 2], [3]]}, r"has \[1, 2\] at 0"),
-        ({"messages": [{"from": "human", "value": "hi"}]}, "message 1 of 'messages' has no role; give objects"),
-        ({"messages": [TALK[0], {"role": "user", "content": 3}]}, "content of message 2 of 'messages' is not text"),
-        ({"messages": TALK, "tools": "{"}, "'tools' is not readable JSON"),
-    ],
-)
+ROWS = [
+    ({"input_ids": [1, 2.5]}, r"'input_ids' has 2\.5 at 1, which is neither a token id nor a message"),
+    ({"input_ids": [3, -1]}, "'input_ids' has -1 at 1"),
+    ({"input_ids": [[1, 2], [3]]}, r"has \[1, 2\] at 0"),
+    ({"messages": [{"from": "human", "value": "hi"}]}, "message 1 of 'messages' has no role; give objects"),
+    ({"messages": [TALK[0], {"role": "user", "content": 3}]}, "content of message 2 of 'messages' is not text"),
+    ({"messages": TALK, "tools": "{"}, "'tools' is not readable JSON"),
+]
+
+
+@pytest.mark.parametrize(("row", "said"), ROWS)
 def test_what_is_neither_text_nor_tokens_nor_a_chat_is_named(tmp_path, row, said):
     with pytest.raises(DataError, match=said) as caught:
         read_texts(saved(tmp_path, "jsonl", [row]))
@@ -309,18 +309,18 @@ def test_chats_without_a_token_of_the_assistant_in_reach_are_refused(refused, ch
     assert "no document has the 4,095 tokens needed" in refused("eval", checkpoint, "--data", source, *words)
 
 
+ENDLESS = [
+    ("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "takes more than 1 seconds"),
+    ("{{ 9 ** (9 ** 9) }}", "takes more than 1 seconds"),
+    ("{{ 'a' * 10 ** 10 }}", "takes more than 1.1 GB of memory"),
+    ("{{ '%9999999999d' | format(1) }}", "takes more than 1.1 GB of memory"),
+    ("{{ 'a' * 1001 }}", "writes more than 1,000 characters"),
+    ("{{ raise_exception('no system') }}", "does not fit the tokenizer's chat template: no system"),
+]
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="the limits are Linux's")
-@pytest.mark.parametrize(
-    ("template", "fact"),
-    [
-        ("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "takes more than 1 seconds"),
-        ("{{ 9 ** (9 ** 9) }}", "takes more than 1 seconds"),
-        ("{{ 'a' * 10 ** 10 }}", "takes more than 1.1 GB of memory"),
-        ("{{ '%9999999999d' | format(1) }}", "takes more than 1.1 GB of memory"),
-        ("{{ 'a' * 1001 }}", "writes more than 1,000 characters"),
-        ("{{ raise_exception('no system') }}", "does not fit the tokenizer's chat template: no system"),
-    ],
-)
+@pytest.mark.parametrize(("template", "fact"), ENDLESS)
 def test_a_template_that_never_ends_or_takes_memory_is_said(template, fact, refused, checkpoint, tmp_path, monkeypatch):
     monkeypatch.setattr(templates, "SECONDS", 1)
     monkeypatch.setattr(templates, "LONGEST", 1000)

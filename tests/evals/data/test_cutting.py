@@ -87,17 +87,17 @@ def test_ids_are_cut_like_texts():
     assert (found.measured, found.whole, found.in_bytes) == (30, 95, False)
 
 
-@pytest.mark.parametrize(
-    ("kind", "options", "message"),
-    [
-        (PerplexityOptions, {"windows": 0}, "windows 0 is neither 'all' nor"),
-        (PerplexityOptions, {"windows": "all", "stride": 8}, "windows is given, but a stride measures whole.*drop one"),
-        (PerplexityOptions, {"budget_tokens": 0}, "budget_tokens must be 1 or more, not 0"),
-        (PerplexityOptions, {"max_docs": 0}, "max_docs must be 1 or more"),
-        (SearchOptions, {"max_docs": 0}, "max_docs must be 1 or more"),
-        (RetrievalOptions, {"trials": 0}, "trials must be 1 or more"),
-    ],
-)
+WRONG = [
+    (PerplexityOptions, {"windows": 0}, "windows 0 is neither 'all' nor"),
+    (PerplexityOptions, {"windows": "all", "stride": 8}, "windows is given, but a stride measures whole.*drop one"),
+    (PerplexityOptions, {"budget_tokens": 0}, "budget_tokens must be 1 or more, not 0"),
+    (PerplexityOptions, {"max_docs": 0}, "max_docs must be 1 or more"),
+    (SearchOptions, {"max_docs": 0}, "max_docs must be 1 or more"),
+    (RetrievalOptions, {"trials": 0}, "trials must be 1 or more"),
+]
+
+
+@pytest.mark.parametrize(("kind", "options", "message"), WRONG)
 def test_options_that_cannot_be_are_refused_by_every_run(kind, options, message):
     with pytest.raises(DataError, match=message):
         kind(**options)

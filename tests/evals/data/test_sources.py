@@ -37,24 +37,24 @@ def contents(texts):
 FOLDER = {"b.txt": "second", "a.txt": "first", "c/d.txt": "third", ".hidden": b"\0"}
 
 
-@pytest.mark.parametrize(
-    ("files", "name", "options", "expected"),
-    [
-        ({"a.txt": "one\r\n\n two é\r \n".encode()}, "a.txt", {}, ["one\n\n two é\n \n"]),
-        ({"a.txt": b"\xef\xbb\xbfhello"}, "a.txt", {}, ["hello"]),  # a byte-order mark is not text
-        (FOLDER, "", {}, ["first", "second", "third"]),  # in order of path
-        (FOLDER, "", {"concat": True}, ["first\n\nsecond\n\nthird"]),
-        ({"a.jsonl": '{"text": "one", "id": "x"}\n\n{"text": "two"}\n'}, "a.jsonl", {}, ["one", "two"]),
-        ({"a.jsonl": b'\xef\xbb\xbf{"text": "one"}\r\n{"text": "two"}'}, "a.jsonl", {}, ["one", "two"]),
-        ({"a.jsonl": '{"n": 1, "content": "one"}\n'}, "a.jsonl", {}, ["one"]),  # the only field of strings
-        ({"a.json": '{\n  "a": [1, 2]\n}'}, "a.json", {}, ['{\n  "a": [1, 2]\n}']),  # no list of texts
-        ({"a.json": '{"prompt": "on", "completion": "e"}\n'}, "a.json", {}, ["one"]),
-        ({"a.jsonl.gz": '{"text": "one"}\n', "b.txt.zst": "two"}, "a.jsonl.gz", {}, ["one"]),  # by its bytes
-        ({"a.jsonl": gzip.compress(b'{"text": "one"}\n')}, "a.jsonl", {}, ["one"]),
-        ({"a.txt.gz": gzip.compress("one é\r\n".encode())}, "", {}, ["one é\n"]),  # in a folder as by its name
-        ({"a.txt.gz": gzip.compress(b"one")}, "a.txt.gz", {}, ["one"]),
-    ],
-)
+FILES = [
+    ({"a.txt": "one\r\n\n two é\r \n".encode()}, "a.txt", {}, ["one\n\n two é\n \n"]),
+    ({"a.txt": b"\xef\xbb\xbfhello"}, "a.txt", {}, ["hello"]),  # a byte-order mark is not text
+    (FOLDER, "", {}, ["first", "second", "third"]),  # in order of path
+    (FOLDER, "", {"concat": True}, ["first\n\nsecond\n\nthird"]),
+    ({"a.jsonl": '{"text": "one", "id": "x"}\n\n{"text": "two"}\n'}, "a.jsonl", {}, ["one", "two"]),
+    ({"a.jsonl": b'\xef\xbb\xbf{"text": "one"}\r\n{"text": "two"}'}, "a.jsonl", {}, ["one", "two"]),
+    ({"a.jsonl": '{"n": 1, "content": "one"}\n'}, "a.jsonl", {}, ["one"]),  # the only field of strings
+    ({"a.json": '{\n  "a": [1, 2]\n}'}, "a.json", {}, ['{\n  "a": [1, 2]\n}']),  # no list of texts
+    ({"a.json": '{"prompt": "on", "completion": "e"}\n'}, "a.json", {}, ["one"]),
+    ({"a.jsonl.gz": '{"text": "one"}\n', "b.txt.zst": "two"}, "a.jsonl.gz", {}, ["one"]),  # by its bytes
+    ({"a.jsonl": gzip.compress(b'{"text": "one"}\n')}, "a.jsonl", {}, ["one"]),
+    ({"a.txt.gz": gzip.compress("one é\r\n".encode())}, "", {}, ["one é\n"]),  # in a folder as by its name
+    ({"a.txt.gz": gzip.compress(b"one")}, "a.txt.gz", {}, ["one"]),
+]
+
+
+@pytest.mark.parametrize(("files", "name", "options", "expected"), FILES)
 def test_files_and_folders_are_documents(tmp_path, files, name, options, expected):
     assert contents(read_texts(write_files(tmp_path, files) / name, **options)) == expected
 
@@ -158,37 +158,37 @@ def test_a_dash_reads_standard_input(monkeypatch):
         read_texts("-")
 
 
-@pytest.mark.parametrize(
-    ("name", "raw", "message"),
-    [
-        ("a.txt", b"", "a.txt is empty; give a file with text in it"),
-        ("a.txt", b"ab\0c", "a.txt is not text: it has a zero byte at 2"),
-        ("a.txt", b"ab\xff", "a.txt is not UTF-8 text: byte 2"),
-        ("a.jsonl", b"", "no documents in .*; give text"),
-        ("a.jsonl", b"[" * 100_000, "a.jsonl line 1 is not readable JSON; write one object per line"),
-        ("a.jsonl", b'{"text": "ok"}\n{"text": ', "a.jsonl line 2 is not JSON"),
-        ("a.jsonl", b'"text"\n', "a.jsonl line 1 is not a JSON object; write one per line, like"),
-        ("a.jsonl", b'{"text": "ok"}\n{"other": "x"}\n', "a.jsonl line 2 has no field 'text'; it has other"),
-        ("a.jsonl", b'{"a": "x", "b": "y"}\n', "no field 'text'; choose one: a, b"),
-        ("a.jsonl", b'{"text": 3}\n', "field 'text' holds int, not text"),
-        ("a.jsonl", b'{"text": "ok"}\n' * 50 + b'{"text": "caf\xe9"}\n', "a.jsonl line 51 is not UTF-8; convert it"),
-        ("a.parquet", b"not parquet", "not a readable parquet file"),
-        ("rows.json", b"[]", "no documents in .*; give text"),
-        ("rows.json", b'[{"text": "one"}', "rows.json is not readable JSON: "),
-        ("rows.json", b'[{"text": "one"}, 3]', "rows.json row 1 is not an object, a text or a list of messages"),
-        ("rows.json", b'[{"a": "x", "b": "y"}]', "no field 'text'; choose one: a, b"),
-        ("rows.jsonl", b'{"conversations": [{"from": "narrator", "value": "x"}]}', "message 1 is from 'narrator', whi"),
-        ("rows.jsonl", b'{"conversations": [{"from": "human"}, {"value": "x"}]}', "message 2 of .* has no role"),
-        ("rows.jsonl", b'{"instruction": "x", "output": "y", "history": ["z"]}', "is not a list of pairs"),
-        ("rows.jsonl", b'{"prompt": "x", "completion": ["y"]}', "neither two texts nor two lists of messages"),
-        ("rows.jsonl", b'{"instruction": "x", "output": "y"}\n{"instruction": "z"}', "line 2 has no field 'output'"),
-        ("rows.csv", b"text\none\n", "is a table; make it JSONL or parquet, or rename it to .txt if it is plain text"),
-        ("rows.jsonl.bz2", b"", "is compressed; unpack it first"),
-        ("rows.txt.gz", b"\x1f\x8bno gzip", "rows.txt.gz cannot be read"),
-        ("rows.jsonl.gz", b"no JSON", "rows.jsonl.gz line 1 is not JSON"),
-        ("row.json", b'{"name": "x", "version": "2"}', "no field 'text'; choose one: name, version"),
-    ],
-)
+WRONG = [
+    ("a.txt", b"", "a.txt is empty; give a file with text in it"),
+    ("a.txt", b"ab\0c", "a.txt is not text: it has a zero byte at 2"),
+    ("a.txt", b"ab\xff", "a.txt is not UTF-8 text: byte 2"),
+    ("a.jsonl", b"", "no documents in .*; give text"),
+    ("a.jsonl", b"[" * 100_000, "a.jsonl line 1 is not readable JSON; write one object per line"),
+    ("a.jsonl", b'{"text": "ok"}\n{"text": ', "a.jsonl line 2 is not JSON"),
+    ("a.jsonl", b'"text"\n', "a.jsonl line 1 is not a JSON object; write one per line, like"),
+    ("a.jsonl", b'{"text": "ok"}\n{"other": "x"}\n', "a.jsonl line 2 has no field 'text'; it has other"),
+    ("a.jsonl", b'{"a": "x", "b": "y"}\n', "no field 'text'; choose one: a, b"),
+    ("a.jsonl", b'{"text": 3}\n', "field 'text' holds int, not text"),
+    ("a.jsonl", b'{"text": "ok"}\n' * 50 + b'{"text": "caf\xe9"}\n', "a.jsonl line 51 is not UTF-8; convert it"),
+    ("a.parquet", b"not parquet", "not a readable parquet file"),
+    ("rows.json", b"[]", "no documents in .*; give text"),
+    ("rows.json", b'[{"text": "one"}', "rows.json is not readable JSON: "),
+    ("rows.json", b'[{"text": "one"}, 3]', "rows.json row 1 is not an object, a text or a list of messages"),
+    ("rows.json", b'[{"a": "x", "b": "y"}]', "no field 'text'; choose one: a, b"),
+    ("rows.jsonl", b'{"conversations": [{"from": "narrator", "value": "x"}]}', "message 1 is from 'narrator', whi"),
+    ("rows.jsonl", b'{"conversations": [{"from": "human"}, {"value": "x"}]}', "message 2 of .* has no role"),
+    ("rows.jsonl", b'{"instruction": "x", "output": "y", "history": ["z"]}', "is not a list of pairs"),
+    ("rows.jsonl", b'{"prompt": "x", "completion": ["y"]}', "neither two texts nor two lists of messages"),
+    ("rows.jsonl", b'{"instruction": "x", "output": "y"}\n{"instruction": "z"}', "line 2 has no field 'output'"),
+    ("rows.csv", b"text\none\n", "is a table; make it JSONL or parquet, or rename it to .txt if it is plain text"),
+    ("rows.jsonl.bz2", b"", "is compressed; unpack it first"),
+    ("rows.txt.gz", b"\x1f\x8bno gzip", "rows.txt.gz cannot be read"),
+    ("rows.jsonl.gz", b"no JSON", "rows.jsonl.gz line 1 is not JSON"),
+    ("row.json", b'{"name": "x", "version": "2"}', "no field 'text'; choose one: name, version"),
+]
+
+
+@pytest.mark.parametrize(("name", "raw", "message"), WRONG)
 def test_what_is_wrong_with_a_file_is_one_sentence(tmp_path, name, raw, message):
     (tmp_path / name).write_bytes(raw)
     with pytest.raises(DataError, match=message) as caught:
@@ -202,16 +202,16 @@ def test_a_missing_file_is_not_looked_for_on_the_hub(source):
         read_texts(source)
 
 
-@pytest.mark.parametrize(
-    ("name", "option", "message"),
-    [
-        ("a.txt", {"split": "test"}, "split is given, and .*a.txt is a text file, which does not use .*it out"),
-        ("a.txt", {"text_field": "body"}, "text_field is given, .*leave it out"),
-        ("a.jsonl", {"text_field": "body"}, "line 1 has no field 'body'; it has text, id"),
-        ("-", {"split": "test"}, "standard input.*leave it out"),
-        ("empty", {}, "no files in .*; give a folder of text files"),
-    ],
-)
+IGNORED = [
+    ("a.txt", {"split": "test"}, "split is given, and .*a.txt is a text file, which does not use .*it out"),
+    ("a.txt", {"text_field": "body"}, "text_field is given, .*leave it out"),
+    ("a.jsonl", {"text_field": "body"}, "line 1 has no field 'body'; it has text, id"),
+    ("-", {"split": "test"}, "standard input.*leave it out"),
+    ("empty", {}, "no files in .*; give a folder of text files"),
+]
+
+
+@pytest.mark.parametrize(("name", "option", "message"), IGNORED)
 def test_an_option_that_would_be_ignored_or_a_field_that_is_missing_is_refused(tmp_path, name, option, message):
     write_files(tmp_path, {"a.txt": "hello", "a.jsonl": '{"text": "hello", "id": "x"}'})
     (tmp_path / "empty").mkdir()

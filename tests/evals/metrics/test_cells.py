@@ -5,21 +5,20 @@ import pytest
 from ropescale.evals.metrics.cells import around, interval_cell, signed
 from ropescale.evals.metrics.drawing import tokens
 
+WIDE = [
+    (None, None, None, "-"),
+    (13.816, None, None, "13.82 ± -"),
+    (13.816, 11.6, 16.0, "13.82 ± 2.2"),
+    (10.0, 7.1, 12.9, "10.00 ± 2.9"),  # half of it is 29% of the value
+    (10.0, 9.0, 11.5, "10.00 (9.00 to 11.5)"),  # one side is longer than the other by half
+    (10.0, 6.9, 13.1, "10.00 (6.90 to 13.1)"),  # 31%: no longer written with ±
+    (96.44, 12.3, 756.0, "96.44 (12.3 to 756)"),
+    (1234.4, 1200.0, 1268.8, "1,234 ± 34"),
+    (2.5e6, 2.4e6, 2.6e6, "2.500e+06 ± 100,000"),
+]
 
-@pytest.mark.parametrize(
-    ("value", "low", "high", "written"),
-    [
-        (None, None, None, "-"),
-        (13.816, None, None, "13.82 ± -"),
-        (13.816, 11.6, 16.0, "13.82 ± 2.2"),
-        (10.0, 7.1, 12.9, "10.00 ± 2.9"),  # half of it is 29% of the value
-        (10.0, 9.0, 11.5, "10.00 (9.00 to 11.5)"),  # one side is longer than the other by half
-        (10.0, 6.9, 13.1, "10.00 (6.90 to 13.1)"),  # 31%: no longer written with ±
-        (96.44, 12.3, 756.0, "96.44 (12.3 to 756)"),
-        (1234.4, 1200.0, 1268.8, "1,234 ± 34"),
-        (2.5e6, 2.4e6, 2.6e6, "2.500e+06 ± 100,000"),
-    ],
-)
+
+@pytest.mark.parametrize(("value", "low", "high", "written"), WIDE)
 def test_a_wide_interval_is_written_by_its_bounds(value, low, high, written):
     assert interval_cell(value, low, high) == written
 
@@ -33,15 +32,15 @@ def test_half_an_interval_that_is_not_zero_is_not_shown_as_zero():
     assert halves == [" ± 0.1000", " ± <0.0001", " ± 0.0000", " ± -"]
 
 
-@pytest.mark.parametrize(
-    ("mean", "low", "high", "written"),
-    [
-        (0.0478, -0.0010, 0.0905, " (-0.0010 to +0.0905)"),  # ± 0.0457 would keep away from zero
-        (0.0457, 0.0001, 0.0957, " (+0.0001 to +0.0957)"),  # ± 0.0478 would not
-        (0.05004, 0.00003, 0.1, " (+3e-05 to +0.1000)"),  # both round to 0.0500
-        (-0.05, -0.0991, -0.0009, " ± 0.0491"),
-    ],
-)
+AROUND_ZERO = [
+    (0.0478, -0.0010, 0.0905, " (-0.0010 to +0.0905)"),  # ± 0.0457 would keep away from zero
+    (0.0457, 0.0001, 0.0957, " (+0.0001 to +0.0957)"),  # ± 0.0478 would not
+    (0.05004, 0.00003, 0.1, " (+3e-05 to +0.1000)"),  # both round to 0.0500
+    (-0.05, -0.0991, -0.0009, " ± 0.0491"),
+]
+
+
+@pytest.mark.parametrize(("mean", "low", "high", "written"), AROUND_ZERO)
 def test_bounds_are_written_where_a_half_would_disagree_with_them_about_zero(mean, low, high, written):
     assert around(mean, low, high, sign="+") == written
 

@@ -74,16 +74,16 @@ def test_memory_that_is_short_in_a_shared_model_is_an_error(checkpoint, monkeypa
         measured(model)
 
 
-@pytest.mark.parametrize(
-    ("size", "given", "said"),
-    [
-        (2, {"tp": True, "device_map": "auto"}, "tp and device_map are mutually exclusive ways to share the work"),
-        (1, {"tp": True}, "tp shards the model over several processes, but only one is running"),
-        (2, {"tp": True, "device": "cpu"}, "tp assigns the devices itself; leave the device out"),
-        (1, {"device_map": "auto", "device": "cpu"}, "device_map assigns the devices itself; leave the device out"),
-        (2, {"device_map": "auto"}, "device_map needs a single process, not 2; leave torchrun out, or use"),
-    ],
-)
+EXCLUSIVE = [
+    (2, {"tp": True, "device_map": "auto"}, "tp and device_map are mutually exclusive ways to share the work"),
+    (1, {"tp": True}, "tp shards the model over several processes, but only one is running"),
+    (2, {"tp": True, "device": "cpu"}, "tp assigns the devices itself; leave the device out"),
+    (1, {"device_map": "auto", "device": "cpu"}, "device_map assigns the devices itself; leave the device out"),
+    (2, {"device_map": "auto"}, "device_map needs a single process, not 2; leave torchrun out, or use"),
+]
+
+
+@pytest.mark.parametrize(("size", "given", "said"), EXCLUSIVE)
 def test_ways_that_exclude_each_other_are_refused(size, given, said):
     with pytest.raises(DataError) as caught:
         Sharing(**given).teams(World(size=size))

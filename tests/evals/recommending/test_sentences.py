@@ -103,14 +103,14 @@ def test_where_nothing_differs_few_tables_tell_truncation_apart(skewed, most):
     assert apart <= most * number
 
 
-@pytest.mark.parametrize(
-    ("truncation", "said"),
-    [
-        (0.0, "Whether truncating the input to its last 64 tokens is better is undecided: "),
-        (-0.5, "Truncating the input to its last 64 tokens is better: -39."),
-        (0.5, "Truncating the input to its last 64 tokens is worse: +6"),
-    ],
-)
+TRUNCATED = [
+    (0.0, "Whether truncating the input to its last 64 tokens is better is undecided: "),
+    (-0.5, "Truncating the input to its last 64 tokens is better: -39."),
+    (0.5, "Truncating the input to its last 64 tokens is worse: +6"),
+]
+
+
+@pytest.mark.parametrize(("truncation", "said"), TRUNCATED)
 def test_what_truncation_does_is_said_after_the_schedule(truncation, said):
     shifts = {AS_IS: 1.0, "yarn:factor=4": 0.0, TRUNCATION: truncation}
     text = ANSWER.rows(table(20, shifts, noise=0.002))[0].answer

@@ -62,36 +62,36 @@ def test_rows_of_rulers_and_of_its_copies_hold_the_same_prompt():
     assert prompt_row(old, PromptFields(), "row", "test.jsonl").task == "test"
 
 
-@pytest.mark.parametrize(
-    ("given", "fields", "sentence"),
-    [
-        ({"text": "x", "outputs": ["y"]}, PromptFields(), "the prompt field of row is unknown; name it: text, outputs"),
-        ({"input": "q", "context": "c", "answers": ["y"]}, PromptFields(), "the prompt field of row is unknown"),
-        ({"input": "x"}, PromptFields(), "row has no field of answers; it has input"),
-        ({"input": "x", "outputs": ["a", " "]}, PromptFields(), "row: field 'outputs' holds no answer"),
-        ({"input": " ", "outputs": "y"}, PromptFields(), "row: the prompt is empty"),
-        ({"input": "x \ud800", "outputs": "y"}, PromptFields(), "row has a lone surrogate at character 2"),
-        ({"input": 3, "outputs": "y"}, PromptFields(), "field 'input' is missing or not text; it has input, outputs"),
-        ({"input": "x", "outputs": "y"}, PromptFields("q"), "field 'q' is missing or not text; it has input, outputs"),
-        ({"input": "x", "outputs": "y"}, PromptFields(None, "a"), "row has no field 'a'; it has input, outputs"),
-    ],
-)
+LACKING = [
+    ({"text": "x", "outputs": ["y"]}, PromptFields(), "the prompt field of row is unknown; name it: text, outputs"),
+    ({"input": "q", "context": "c", "answers": ["y"]}, PromptFields(), "the prompt field of row is unknown"),
+    ({"input": "x"}, PromptFields(), "row has no field of answers; it has input"),
+    ({"input": "x", "outputs": ["a", " "]}, PromptFields(), "row: field 'outputs' holds no answer"),
+    ({"input": " ", "outputs": "y"}, PromptFields(), "row: the prompt is empty"),
+    ({"input": "x \ud800", "outputs": "y"}, PromptFields(), "row has a lone surrogate at character 2"),
+    ({"input": 3, "outputs": "y"}, PromptFields(), "field 'input' is missing or not text; it has input, outputs"),
+    ({"input": "x", "outputs": "y"}, PromptFields("q"), "field 'q' is missing or not text; it has input, outputs"),
+    ({"input": "x", "outputs": "y"}, PromptFields(None, "a"), "row has no field 'a'; it has input, outputs"),
+]
+
+
+@pytest.mark.parametrize(("given", "fields", "sentence"), LACKING)
 def test_a_row_without_a_prompt_or_an_answer_is_refused(given, fields, sentence):
     with pytest.raises(DataError) as error:
         prompt_row(given, fields, "row", "x.jsonl")
     assert sentence in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("prompt", "joined"),
-    [
-        ("Two of 5, they are:  AB CD\n\nMore text.\nTwo of 7, they are: ", "p q"),
-        ("Words: the top are: 1. a 2. b\nOther words: the top are:", "1. p 2. q"),
-        ("One line, they are: A, B\nThe other line, they are:", "p, q"),
-        ("Two of 5, they are: AB\nTwo of 7, they are:", None),  # the example has another number
-        ("Nothing like it before. They are:", None),
-    ],
-)
+JOINED = [
+    ("Two of 5, they are:  AB CD\n\nMore text.\nTwo of 7, they are: ", "p q"),
+    ("Words: the top are: 1. a 2. b\nOther words: the top are:", "1. p 2. q"),
+    ("One line, they are: A, B\nThe other line, they are:", "p, q"),
+    ("Two of 5, they are: AB\nTwo of 7, they are:", None),  # the example has another number
+    ("Nothing like it before. They are:", None),
+]
+
+
+@pytest.mark.parametrize(("prompt", "joined"), JOINED)
 def test_answers_are_joined_as_the_example_in_the_prompt_joins_its_own(prompt, joined):
     assert PromptRow("x", prompt, ("p", "q")).joined == joined
     assert PromptRow("x", prompt, ("p",)).joined == "p"
@@ -106,17 +106,17 @@ def test_the_answer_begins_after_the_prompt(prompt):
 # --- RULER's score -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("text", "answers", "every", "any_of"),
-    [
-        ("It is 123.", ["123"], 1.0, 1.0),
-        ("It is 12 3.", ["123"], 0.0, 0.0),
-        ("ALPHA, beta", ["alpha", "Beta", "gamma"], 2 / 3, 1.0),
-        ("\x00 alpha\x07beta \x1f", ["alpha\nbeta"], 1.0, 1.0),  # what cannot be printed is a line's end
-        ("", ["a", "b"], 0.0, 0.0),
-        ("no", ["yes", "yes"], 0.0, 0.0),
-    ],
-)
+SCORES = [
+    ("It is 123.", ["123"], 1.0, 1.0),
+    ("It is 12 3.", ["123"], 0.0, 0.0),
+    ("ALPHA, beta", ["alpha", "Beta", "gamma"], 2 / 3, 1.0),
+    ("\x00 alpha\x07beta \x1f", ["alpha\nbeta"], 1.0, 1.0),  # what cannot be printed is a line's end
+    ("", ["a", "b"], 0.0, 0.0),
+    ("no", ["yes", "yes"], 0.0, 0.0),
+]
+
+
+@pytest.mark.parametrize(("text", "answers", "every", "any_of"), SCORES)
 def test_the_score_is_the_share_of_the_answers_found(text, answers, every, any_of):
     assert share_found(text, answers) == pytest.approx(every, abs=1e-15)
     assert share_found(text, answers, any_of=True) == any_of
@@ -284,17 +284,17 @@ def test_a_folder_of_files_is_asked_task_by_task_and_continues_byte_for_byte(ran
     ran("report", tmp_path / "whole", "-o", tmp_path / "page.html")
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["--prompts", "rows.jsonl", "--lengths", "512", "--trials", "3"], "trials applies to generated prompts"),
-        (["--prompts", "nothing.jsonl", "--lengths", "512"], "no file or folder at 'nothing.jsonl'"),
-        (["--prompts", "tale.txt", "--lengths", "512"], "tale.txt is a text file without rows of prompts; give"),
-        (["--prompts", "empty", "--lengths", "512"], "no .jsonl file in empty"),
-        (["--prompts", "rows.jsonl", "--lengths", "512", "--answer-field", "reply"], "line 1 has no field 'reply'"),
-        (["--lengths", "512", "--match", "any"], "match needs prompts from a file"),
-    ],
-)
+WRONG = [
+    (["--prompts", "rows.jsonl", "--lengths", "512", "--trials", "3"], "trials applies to generated prompts"),
+    (["--prompts", "nothing.jsonl", "--lengths", "512"], "no file or folder at 'nothing.jsonl'"),
+    (["--prompts", "tale.txt", "--lengths", "512"], "tale.txt is a text file without rows of prompts; give"),
+    (["--prompts", "empty", "--lengths", "512"], "no .jsonl file in empty"),
+    (["--prompts", "rows.jsonl", "--lengths", "512", "--answer-field", "reply"], "line 1 has no field 'reply'"),
+    (["--lengths", "512", "--match", "any"], "match needs prompts from a file"),
+]
+
+
+@pytest.mark.parametrize(("words", "sentence"), WRONG)
 def test_wrong_input_is_refused_before_the_model_is_read(refused, checkpoint, words, sentence, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "rows.jsonl", [row("amber", "48213")])

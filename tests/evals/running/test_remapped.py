@@ -103,16 +103,16 @@ def test_the_schedule_that_is_live_gives_table_and_scale():
         assert np.abs(naive_nll(model, ids) - found).max() < 1e-4
 
 
-@pytest.mark.parametrize(
-    ("model_type", "why"),
-    [
-        ("deepseek_v3", "DeepseekV3Attention does not turn whole queries and keys"),
-        ("smollm3", "SmolLM3Attention does not turn whole queries and keys"),
-        ("gpt_oss", "its attention has sinks"),
-        ("falcon", "no layer that looks further than the trained length asks transformers for its attention"),
-        ("gemma4_text", "argument 'dim'"),
-    ],
-)
+FAMILIES = [
+    ("deepseek_v3", "DeepseekV3Attention does not turn whole queries and keys"),
+    ("smollm3", "SmolLM3Attention does not turn whole queries and keys"),
+    ("gpt_oss", "its attention has sinks"),
+    ("falcon", "no layer that looks further than the trained length asks transformers for its attention"),
+    ("gemma4_text", "argument 'dim'"),
+]
+
+
+@pytest.mark.parametrize(("model_type", "why"), FAMILIES)
 def test_families_that_cannot_be_remapped_are_refused_and_stay_as_they_are(model_type, why):
     model = build(model_type, **({"no_rope_layers": [1, 0]} if model_type == "smollm3" else {}))
     before = model.config._attn_implementation

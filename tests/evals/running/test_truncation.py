@@ -124,14 +124,14 @@ def test_it_runs_by_itself_where_it_costs_no_more_than_the_rest():
     assert perplexity(llama(), IDS, [128], [YARN], stride=16, windows=None).truncation is None
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"truncation_stride": 8, "truncation": False}, "truncation is False"),
-        ({"truncation_stride": 0}, "truncation_stride must be 1 or more, not 0"),
-        ({"truncation_stride": 64}, "leaves a token without context .* use 1 to 63"),
-    ],
-)
+WRONG = [
+    ({"truncation_stride": 8, "truncation": False}, "truncation is False"),
+    ({"truncation_stride": 0}, "truncation_stride must be 1 or more, not 0"),
+    ({"truncation_stride": 64}, "leaves a token without context .* use 1 to 63"),
+]
+
+
+@pytest.mark.parametrize(("options", "said"), WRONG)
 def test_what_cannot_be_is_refused(options, said):
     with pytest.raises(DataError, match=said):
         perplexity(llama(), IDS, [128], **options)

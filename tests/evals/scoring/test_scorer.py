@@ -49,16 +49,16 @@ def test_nll_equals_the_naive_loop_whatever_the_block(logits_bytes):
     assert_close_to_naive(model, ids, nll)
 
 
-@pytest.mark.parametrize(
-    ("model_type", "changes"),
-    [
-        ("gemma2", {"final_logit_softcapping": 2.0}),
-        ("cohere", {"tie_word_embeddings": False, "logit_scale": 0.25}),
-        ("granite", {"logits_scaling": 8.0}),
-        ("gpt_neox", {}),
-        ("gpt2", {}),
-    ],
-)
+SCALED = [
+    ("gemma2", {"final_logit_softcapping": 2.0}),
+    ("cohere", {"tie_word_embeddings": False, "logit_scale": 0.25}),
+    ("granite", {"logits_scaling": 8.0}),
+    ("gpt_neox", {}),
+    ("gpt2", {}),
+]
+
+
+@pytest.mark.parametrize(("model_type", "changes"), SCALED)
 def test_softcap_and_logit_scale_are_honoured_without_a_fallback(model_type, changes):
     model, ids = tiny_models.build(model_type, **changes), ids_of(2, 40)
     scorer, nll = checked(model, ids, logits_bytes=4 * 61 * 7)

@@ -18,29 +18,29 @@ def said(*changes, unmoved=False):
     return verdict(found, [256, 2048], 12, unmoved=unmoved)
 
 
-@pytest.mark.parametrize(
-    ("changes", "wanted"),
-    [
-        (
-            [(START, -0.05, -0.06, -0.04), OWN, CUT],
-            "At 2,048 tokens, on 12 documents not used to search, the found schedule is better than yarn:factor=8, "
-            "where the search started: -4.9% ± 1.0% of perplexity. It is better than as-is: -86.5% ± 1.4%, and worse "
-            "than truncation to the last 256 tokens: +9.4% ± 5.5%. Use truncation.",
-        ),
-        (
-            [(START, -0.05, -0.11, 0.01), OWN],
-            "At 2,048 tokens, on 12 documents not used to search, the found schedule is undecided against "
-            "yarn:factor=8, where the search started: -4.9% ± 5.7% of perplexity. It is better than as-is: -86.5% ± "
-            "1.4%. Use yarn:factor=8.",
-        ),
-        (
-            [(START, -0.05, None, None), ("as-is", -2.0, None, None), ("truncation", 0.1, None, None)],
-            "Not proved at 2,048 tokens, because the documents that measure the schedule also chose it: -4.9% against "
-            "yarn:factor=8, -86.5% against as-is, +10.5% against truncation. Give 16 documents of 2,048 tokens or "
-            "more.",
-        ),
-    ],
-)
+VERDICTS = [
+    (
+        [(START, -0.05, -0.06, -0.04), OWN, CUT],
+        "At 2,048 tokens, on 12 documents not used to search, the found schedule is better than yarn:factor=8, "
+        "where the search started: -4.9% ± 1.0% of perplexity. It is better than as-is: -86.5% ± 1.4%, and worse "
+        "than truncation to the last 256 tokens: +9.4% ± 5.5%. Use truncation.",
+    ),
+    (
+        [(START, -0.05, -0.11, 0.01), OWN],
+        "At 2,048 tokens, on 12 documents not used to search, the found schedule is undecided against "
+        "yarn:factor=8, where the search started: -4.9% ± 5.7% of perplexity. It is better than as-is: -86.5% ± "
+        "1.4%. Use yarn:factor=8.",
+    ),
+    (
+        [(START, -0.05, None, None), ("as-is", -2.0, None, None), ("truncation", 0.1, None, None)],
+        "Not proved at 2,048 tokens, because the documents that measure the schedule also chose it: -4.9% against "
+        "yarn:factor=8, -86.5% against as-is, +10.5% against truncation. Give 16 documents of 2,048 tokens or "
+        "more.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changes", "wanted"), VERDICTS)
 def test_the_intervals_at_the_target_decide(changes, wanted):
     assert said(*changes) == wanted
 

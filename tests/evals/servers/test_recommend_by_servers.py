@@ -61,16 +61,16 @@ def test_python_takes_servers_too(engines, checkpoint, text):
     assert {row.schedule for row in found.rows} == {"as-is", *SPECS}
 
 
-@pytest.mark.parametrize(
-    ("which", "more", "sentence"),
-    [
-        (slice(0, 1), [], "needs a server of the model as it is (--served-as base), and one per schedule"),
-        (slice(1, 3), [], "needs a server of the model as it is (--served-as base), and one per schedule"),
-        (slice(0, 3), ["--search"], "search applies to a loaded model, not to a server"),
-        (slice(0, 3), ["--schedule", "cope"], "schedules applies to a loaded model"),
-        (slice(0, 3), ["--target-length", "512"], "takes at most 256 positions, and the longest window has 512"),
-    ],
-)
+WRONG = [
+    (slice(0, 1), [], "needs a server of the model as it is (--served-as base), and one per schedule"),
+    (slice(1, 3), [], "needs a server of the model as it is (--served-as base), and one per schedule"),
+    (slice(0, 3), ["--search"], "search applies to a loaded model, not to a server"),
+    (slice(0, 3), ["--schedule", "cope"], "schedules applies to a loaded model"),
+    (slice(0, 3), ["--target-length", "512"], "takes at most 256 positions, and the longest window has 512"),
+]
+
+
+@pytest.mark.parametrize(("which", "more", "sentence"), WRONG)
 def test_what_servers_cannot_answer_is_refused(engines, checkpoint, text, refused, which, more, sentence):
     words = ["recommend", *served(engines[which]), "--tokenizer", checkpoint, "--data", text, "--concat"]
     assert sentence in refused(*words, *(more if "--target-length" in more else ["--target-length", "128", *more]))

@@ -97,15 +97,15 @@ def test_a_token_that_ends_within_a_character_is_compared_with_a_plain_one(far, 
         Server(engine.url).answers([Scoring([20, 21], 1)])
 
 
-@pytest.mark.parametrize(
-    ("fault", "told"),
-    [
-        ("too few", "read 0 tokens of a prompt of 1"),
-        ("other ids", "generated [22] instead of token 21"),
-        ("NaN", "computes NaN: it sent null for token 21 at position 1"),
-        ("500 Compute error.", "refuses the request (500): Compute error.; if it has several slots"),
-    ],
-)
+FAULTS = [
+    ("too few", "read 0 tokens of a prompt of 1"),
+    ("other ids", "generated [22] instead of token 21"),
+    ("NaN", "computes NaN: it sent null for token 21 at position 1"),
+    ("500 Compute error.", "refuses the request (500): Compute error.; if it has several slots"),
+]
+
+
+@pytest.mark.parametrize(("fault", "told"), FAULTS)
 def test_an_answer_that_is_not_as_asked_is_refused_at_once(fault, told):
     with serving(**LLAMA, fault=lambda number, ids: fault) as engine:
         with pytest.raises(ServerError, match=re.escape(told)):

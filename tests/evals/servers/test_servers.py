@@ -219,15 +219,15 @@ def test_ctrl_c_ends_a_run_that_waits_and_keeps_what_was_answered(checkpoint, te
     assert re.search("the run stopped; [1-6] finished batches are kept", said) and "Traceback" not in said
 
 
-@pytest.mark.parametrize(
-    ("fault", "told"),
-    [
-        ("no ids", "sent 14 log-probabilities for 15 tokens"),
-        ("no choice", "sent an invalid response (choices"),
-        ("two choices", "sent an invalid response (choices"),
-        ("processed", "sent processed log-probabilities; serve with --logprobs-mode raw_logprobs"),
-    ],
-)
+LAST = [
+    ("no ids", "sent 14 log-probabilities for 15 tokens"),
+    ("no choice", "sent an invalid response (choices"),
+    ("two choices", "sent an invalid response (choices"),
+    ("processed", "sent processed log-probabilities; serve with --logprobs-mode raw_logprobs"),
+]
+
+
+@pytest.mark.parametrize(("fault", "told"), LAST)
 def test_an_answer_about_the_last_token_of_a_whole_limit_that_is_not_as_asked_is_refused(fault, told):
     ids = list(range(20, 36))
     with serving(limit=16, fault=lambda number, ids: fault) as engine:

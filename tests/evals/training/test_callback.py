@@ -104,15 +104,14 @@ def test_without_a_schedule_the_configuration_is_what_must_be_live(source, patch
     assert not (tmp_path / source.name / "checkpoint-4" / "ropescale.json").exists()
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"gradient_checkpointing": True},
-        pytest.param({"torch_compile": True, "torch_compile_backend": "eager"}, marks=pytest.mark.slow),
-        {"model_init": True},
-    ],
-    ids=lambda settings: next(iter(settings)),
-)
+WAYS = [
+    {"gradient_checkpointing": True},
+    pytest.param({"torch_compile": True, "torch_compile_backend": "eager"}, marks=pytest.mark.slow),
+    {"model_init": True},
+]
+
+
+@pytest.mark.parametrize("settings", WAYS, ids=lambda settings: next(iter(settings)))
 def test_the_schedule_is_live_under_the_ways_in_which_people_train(source, tmp_path, settings):
     model = training.loaded(source)
     if settings.pop("model_init", None):
@@ -170,18 +169,18 @@ def test_training_is_bit_for_bit_the_same_with_and_without_measuring(source, tmp
     assert training.same(tmp_path / "with" / "checkpoint-4", tmp_path / "without" / "checkpoint-4")
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"eval_documents": DOCUMENTS}, "eval_documents needs lengths"),
-        ({"lengths": "64"}, "lengths needs eval_documents"),
-        ({"every": 2}, "every needs eval_documents"),
-        ({"windows": 1}, "windows needs eval_documents"),
-        ({"eval_documents": DOCUMENTS, "lengths": "64", "every": 0}, "every 0"),
-        ({"check_every": 0}, "check_every 0"),
-        ({"factr": 8}, "unexpected keyword argument 'factr'"),
-    ],
-)
+UNUSED = [
+    ({"eval_documents": DOCUMENTS}, "eval_documents needs lengths"),
+    ({"lengths": "64"}, "lengths needs eval_documents"),
+    ({"every": 2}, "every needs eval_documents"),
+    ({"windows": 1}, "windows needs eval_documents"),
+    ({"eval_documents": DOCUMENTS, "lengths": "64", "every": 0}, "every 0"),
+    ({"check_every": 0}, "check_every 0"),
+    ({"factr": 8}, "unexpected keyword argument 'factr'"),
+]
+
+
+@pytest.mark.parametrize(("options", "said"), UNUSED)
 def test_options_without_effect_are_refused(options, said):
     with pytest.raises((DataError, TypeError), match=said):
         ropescale.TrainingCallback(YARN, **options)
@@ -286,16 +285,15 @@ def test_a_table_that_is_lost_for_a_while_is_found_and_not_saved(source, tmp_pat
 EPOCH = {"save_strategy": "epoch", "num_train_epochs": 1, "max_steps": -1, "learning_rate": 1e30}
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"learning_rate": 1e30},
-        EPOCH | {"per_device_train_batch_size": 32},
-        {"save_strategy": "best", "metric_for_best_model": "loss", "evaluate": True, "learning_rate": 1e30},
-        {"save_strategy": "no", "learning_rate": 1e30},
-    ],
-    ids=["steps", "epoch", "best", "end"],
-)
+INFINITE = [
+    {"learning_rate": 1e30},
+    EPOCH | {"per_device_train_batch_size": 32},
+    {"save_strategy": "best", "metric_for_best_model": "loss", "evaluate": True, "learning_rate": 1e30},
+    {"save_strategy": "no", "learning_rate": 1e30},
+]
+
+
+@pytest.mark.parametrize("settings", INFINITE, ids=["steps", "epoch", "best", "end"])
 def test_weights_that_are_not_finite_are_not_saved(source, tmp_path, settings):
     made = training.trainer(training.loaded(source), tmp_path, ropescale.TrainingCallback(YARN), **settings)
     with pytest.raises(VerificationError, match=r"loss is nan|trained tensors are not finite") as stopped:
