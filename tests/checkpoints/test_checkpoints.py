@@ -342,10 +342,10 @@ def test_force_never_destroys_the_weights_it_is_about_to_link(source, tmp_path):
         patch_checkpoint(tmp_path / "b", tmp_path / "a", "linear:factor=2", force=True, link="symlink")
 
 
-ITSELF, OVERLAP = "is the source itself", "overlap"
+OUTS = {"source": "is the source itself", "link": "is the source itself", "source/inside": "overlap", ".": "overlap"}
 
 
-@pytest.mark.parametrize(("out", "words"), zip(("source", "link", "source/inside", "."), 2 * [ITSELF] + 2 * [OVERLAP]))
+@pytest.mark.parametrize(("out", "words"), OUTS.items())
 @pytest.mark.parametrize("force", [False, True])
 def test_an_output_that_cannot_be_is_refused(source, tmp_path, monkeypatch, out, words, force):
     monkeypatch.chdir(tmp_path)

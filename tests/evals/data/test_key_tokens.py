@@ -164,7 +164,7 @@ def test_the_command_writes_what_eval_reads(checkpoint, texts, tmp_path, ran, re
     assert "leave no key tokens in the first 8 of" in refused(*words, "--max-length", "8", "-o", tmp_path / "k.json")
 
 
-def test_spans_of_another_text_model_or_window_stay_and_no_second_command_ru(checkpoint, texts, tmp_path, ran, refused):
+def test_spans_of_another_text_model_or_window_stay_and_one_command_writes(checkpoint, texts, tmp_path, ran, refused):
     out, other = tmp_path / "keys.json", write_files(tmp_path / "other", {"a.txt": TEXTS[0][::-1]})
     model = tiny.checkpoint(tmp_path / "model", llama(1, vocab_size=257))
 
