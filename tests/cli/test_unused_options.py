@@ -36,7 +36,7 @@ UNUSED = [
     ("search MODEL --target-length 2k --data TEXT --replace-scaling", "--replace-scaling", "to replace"),
     ("verify MODEL --served-name a", "--served-name", "needs a server"),
     *((f"verify MODEL {each}", each.split()[0], "applies to generation") for each in ("--dtype float32", "--length 9")),
-    ("verify MODEL --generate --length 1", "--length", "a length of 1 tokens"),
+    ("verify MODEL --generate --length 1", "1", "a length of 1 tokens leaves"),
     ("verify MODEL --generate --device nowhere", "--device", "device 'nowhere' cannot be used"),
 ]
 
