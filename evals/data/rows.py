@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, cast
 
@@ -148,14 +149,14 @@ class ReadOptions:
 
 
 def rows_of(source: str, options: ReadOptions) -> Iterator[Unread]:
-    """Lazily reads the documents in a parquet file, a JSON array, or a file of JSON lines.
+    """Lazily reads the documents in a parquet file, a JSON array, a JSON object, or a file of JSON lines.
 
     Raises:
         DataError: the file cannot be read, or a row is not an object or lacks the field; the message names the row.
     """
     if source.lower().endswith(PARQUET):
         return documents_of(_parquet(source), f"{source} row", options, source)
-    if starts_json(local_path(source)) == "[":
+    if starts_json(local_path(source)) in ("[", "{\n}"):
         return documents_of(_array(source), f"{source} row", options, source)
     return documents_of(_json_lines(source), f"{source} line", options, source)
 
@@ -190,7 +191,7 @@ def _json_lines(source: str) -> Iterator[tuple[int, Row]]:
 
 
 def _array(source: str) -> Iterator[tuple[int, Row]]:
-    """Yields each element of a JSON array with its number: an object, a text, or a chat's messages.
+    """Yields each element of a JSON array with its number: an object, a text, or a chat's messages; or a lone object.
 
     Raises:
         DataError: the file is not JSON, or an element is something else.
@@ -200,6 +201,8 @@ def _array(source: str) -> Iterator[tuple[int, Row]]:
         rows = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise DataError(f"{source} is not readable JSON: {first_line(error)}") from None
+    if isinstance(rows, dict):
+        rows = [rows]
     for number, row in enumerate(rows):
         if isinstance(row, str):
             row = {"text": row}
@@ -298,14 +301,27 @@ def documents_of(rows: Iterable[tuple[int, Row]], part: str, options: ReadOption
             raise DataError(f"{name}: field {text_field!r} holds {kind}, not text, messages or token ids")
 
 
-def _guess_reader(row: Row, source: str) -> str | Format:
-    """Returns the field of a row that is its document, or its format."""
+def record_in(text: str) -> Row | None:
+    """Returns the JSON object that a text is, if its fields are those of documents; else None."""
+    with suppress(ValueError, RecursionError):
+        row = json.loads(text)
+        if isinstance(row, dict) and _known_reader(row):
+            return row
+    return None
+
+
+def _known_reader(row: Row) -> str | Format | None:
+    """Returns the default field that a row has, or its format; None if it has neither."""
     for name, kind in (("text", object), (CHAT, list), (IDS, list)):
         if name in row and isinstance(row[name], kind):
             return name
-    for known in FORMATS:
-        if all(field in row for field in known.fields):
-            return known
+    return next((known for known in FORMATS if all(field in row for field in known.fields)), None)
+
+
+def _guess_reader(row: Row, source: str) -> str | Format:
+    """Returns the field of a row that is its document, or its format."""
+    if known := _known_reader(row):
+        return known
     strings = [key for key, value in row.items() if isinstance(value, str)]
     if len(strings) != 1:
         raise DataError(f"{source} has no field 'text'; choose one: {', '.join(row) or 'none'}", "text_field")

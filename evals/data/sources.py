@@ -23,7 +23,7 @@ from . import named_datasets
 from .chats import Chat, Given, Unread, named
 from .documents import Document
 from .prompts import PromptFields, PromptRow
-from .rows import PARQUET, ReadOptions, Row, documents_of, rows_of
+from .rows import PARQUET, ReadOptions, Row, documents_of, record_in, rows_of
 from .texts import JSON_LINES, NoText, Text, contents_suffix, decoded, starts_json, text_of
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def _text_file(source: str, options: ReadOptions) -> Iterator[Text]:
 
 
 def _folder(source: str, options: ReadOptions) -> Iterator[Unread]:
-    """Reads all files in a folder and its subfolders, except hidden ones.
+    """Reads all files in a folder and its subfolders, except hidden ones: texts, and JSON objects of one document each.
 
     Skips files that are not text or belong to a run, and adds their names to ``options.left_out``. If prompts are
     requested, reads every JSON lines file; RULER's generators write a folder of such files for each task.
@@ -80,9 +80,13 @@ def _folder(source: str, options: ReadOptions) -> Iterator[Unread]:
             text = text_of(path)
         except NoText:
             options.left_out.append(name)
-        else:
-            count += 1
+            continue
+        count += 1
+        record = record_in(text.text) if contents_suffix(path) == ".json" else None
+        if record is None:
             yield text
+        else:
+            yield from documents_of([(0, record)], f"{path} row", options, source)
     if not count:
         raise DataError(f"no text in {source}: {no_texts(options.left_out)}; give text files in UTF-8")
 

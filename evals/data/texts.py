@@ -111,7 +111,7 @@ def opened(path: Path) -> BinaryIO:
 
 def starts_json(path: Path) -> str:
     """Returns "[" for a file with a JSON array of rows, "{" for one with lines of JSON objects, "{}" for one with a
-    single object on one line, and else ""."""
+    single object on one line, "{\\n}" for one with an object on several lines, and else ""."""
     suffix = contents_suffix(path)
     if suffix in JSON_LINES:
         return "{"
@@ -125,6 +125,8 @@ def starts_json(path: Path) -> str:
             return "{"
         if re.match(r"\{.*$", start):
             return "{}"
+        if start.startswith("{"):
+            return "{\n}"
     return ""
 
 

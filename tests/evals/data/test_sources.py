@@ -45,7 +45,8 @@ FILES = [
     ({"a.jsonl": '{"text": "one", "id": "x"}\n\n{"text": "two"}\n'}, "a.jsonl", {}, ["one", "two"]),
     ({"a.jsonl": b'\xef\xbb\xbf{"text": "one"}\r\n{"text": "two"}'}, "a.jsonl", {}, ["one", "two"]),
     ({"a.jsonl": '{"n": 1, "content": "one"}\n'}, "a.jsonl", {}, ["one"]),  # the only field of strings
-    ({"a.json": '{\n  "a": [1, 2]\n}'}, "a.json", {}, ['{\n  "a": [1, 2]\n}']),  # no list of texts
+    ({"a.json": '{\n "n": [1, 2],\n "text": "one"\n}'}, "a.json", {}, ["one"]),  # an object of several lines
+    ({"a.json": '{\n "text": "one"\n}', "b.json": '{"name": "x"}'}, "", {}, ["one", '{"name": "x"}']),
     ({"a.json": '{"prompt": "on", "completion": "e"}\n'}, "a.json", {}, ["one"]),
     ({"a.jsonl.gz": '{"text": "one"}\n', "b.txt.zst": "two"}, "a.jsonl.gz", {}, ["one"]),  # by its bytes
     ({"a.jsonl": gzip.compress(b'{"text": "one"}\n')}, "a.jsonl", {}, ["one"]),
@@ -78,6 +79,8 @@ TRAINING = [
 def written_by_json(rows, path):
     (path / "rows.json").write_text(json.dumps(rows, indent=1), encoding="utf-8")
     (path / "rows.json.gz").write_bytes(gzip.compress(json.dumps(rows).encode()))
+    for number, row in enumerate(rows):
+        write_files(path, {f"folder/{number}.json": json.dumps(row, indent=number or None)})
 
 
 def written_by_datasets(rows, path):
@@ -184,6 +187,8 @@ WRONG = [
     ("rows.jsonl.bz2", b"", "is compressed; unpack it first"),
     ("rows.txt.gz", b"\x1f\x8bno gzip", "rows.txt.gz cannot be read"),
     ("rows.jsonl.gz", b"no JSON", "rows.jsonl.gz line 1 is not JSON"),
+    ("row.json", b'{\n "a": [1],\n "text": "x"\n}\n{\n}', "row.json is not readable JSON: Extra data"),
+    ("row.json", b'{\n "a": [1, 2]\n}', "no field 'text'; choose one: a"),
     ("row.json", b'{"name": "x", "version": "2"}', "no field 'text'; choose one: name, version"),
 ]
 
@@ -261,7 +266,7 @@ def test_a_run_among_the_texts_is_no_text(tmp_path, caplog):
         "run/REPORT.md": "of the run", "run/notes.md": "of the user", "run/resume/0.sqlite": "{}",
     }  # fmt: skip
     write_files(tmp_path, files)
-    assert contents(read_texts(tmp_path)) == ["first", '{"text": "of the user"}']
+    assert contents(read_texts(tmp_path)) == ["first", "of the user"]
     assert "4 files are not text (run/REPORT.md of a run, run/notes.md of a run" in caplog.text
 
 
