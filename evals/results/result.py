@@ -203,7 +203,7 @@ class Result(Stored, Saved):
             said += f", in {pieces:,} pieces of {self.lengths[-1]:,} tokens"
         if too_few(number):
             return f"{said}; other texts may differ."
-        return f"{said}; the intervals of these sentences hold together with {PERCENT} confidence."
+        return f"{said}; the intervals of the sentences hold together with {PERCENT} confidence."
 
     @property
     def _blocks(self) -> str | None:
