@@ -10,10 +10,7 @@ from .cells import digits, exp
 from .far_repeats import distance_of
 from .paired import short_length
 from .stored import Stored
-from .verdicts import FAR, METRIC, PAST, change_of, effect, too_few, worse_than_a_guess
-
-_UNIT = "nats (of log perplexity) in the average document"
-"""The unit where it is first used, with an explanation."""
+from .verdicts import FAR, METRIC, PAST, change_of, effect, explained, too_few, worse_than_a_guess
 
 
 def answer(stored: Stored) -> list[str]:
@@ -30,7 +27,7 @@ def answer(stored: Stored) -> list[str]:
     few = too_few(max(row.documents for row in rows))
     sentences = [_recommended(stored, ppl, few), _gain_and_cost(stored, ppl, few), _past_truncation(stored, ppl, few)]
     text = "\n".join(f"{sentence}." for sentence in sentences if sentence)
-    return text.replace(" nats", f" {_UNIT}", 1).split("\n")
+    return explained(text).split("\n")
 
 
 def _recommended(stored: Stored, ppl: dict[str, float], few: str) -> str:

@@ -16,6 +16,7 @@ import numpy as np
 
 from ...output.formatting import markdown
 from ..checking import Length
+from ..facts import TRUNCATION
 from .base import Marked, Metric, Option, held, masked, perplexities
 from .cells import interval_cell
 from .stored import Stored
@@ -117,21 +118,17 @@ class FarRepeats(Metric[Stored, RepeatsRow]):
         far = masks_of(stored, distance)
         if distance is None or not far:
             return []
-        rows = []
-        for schedule, length in stored.read_from:
-            if length > distance:
-                losses = stored.losses(schedule, length)
-                repeats = masked(stored, losses, far)
-                parts = _figures("far", repeats) | _figures("other", masked(stored, losses, [~mask for mask in far]))
-                parts |= {"far_documents": repeats.documents, "far_windows": repeats.windows}
-                rows.append(RepeatsRow(schedule, length, distance, ORDER, **parts))
-        return rows
+        return [_row(stored, *key, distance, far) for key in stored.read_from if key[1] > distance]
 
     def to_markdown(self, stored: Stored) -> list[str]:
-        """Returns the table for the longest length, or an empty list if there are no far repeats."""
-        rows = [row for row in self.rows(stored) if row.length == stored.lengths[-1] and row.far_tokens]
+        """Returns the table for the longest length with truncation, or an empty list if there are no far repeats."""
+        longest = stored.lengths[-1]
+        rows = [row for row in self.rows(stored) if row.length == longest and row.far_tokens]
         if not rows:
             return []
+        if longest in stored.truncated_losses:
+            distance = rows[0].distance
+            rows.append(_row(stored, TRUNCATION, longest, distance, masks_of(stored, distance)))
         far, tokens = rows[0], rows[0].far_tokens + rows[0].other_tokens
         there = f"{far.far_tokens:,} of {tokens:,} at {far.length:,}{held(stored, far.far_documents, far.far_windows)}"
         title = (
@@ -150,6 +147,14 @@ class FarRepeats(Metric[Stored, RepeatsRow]):
 
 
 METRIC = FarRepeats()
+
+
+def _row(stored: Stored, schedule: str, length: int, distance: int, far: Sequence[np.ndarray]) -> RepeatsRow:
+    losses = stored.losses(schedule, length)
+    repeats = masked(stored, losses, far)
+    parts = _figures("far", repeats) | _figures("other", masked(stored, losses, [~mask for mask in far]))
+    parts |= {"far_documents": repeats.documents, "far_windows": repeats.windows}
+    return RepeatsRow(schedule, length, distance, ORDER, **parts)
 
 
 def _figures(which: str, found: Marked) -> dict[str, Any]:

@@ -78,7 +78,8 @@ class Verdicts(Metric[Stored, VerdictRow]):
         if not rows or worse_than_a_guess(stored):
             return []
         few = too_few(max(row.documents for row in rows))
-        level = f"no interval: {few}" if few else together(rows[0].comparisons)
+        all_of = "every two schedules, each within the trained length, each against truncation"
+        level = f"no interval: {few}" if few else f"{together(rows[0].comparisons)}: {all_of}"
         best = min(stored.ranked, key=lambda label: stored.totals(label, stored.lengths[-1]).mean)
         main = {best, stored.baseline, TRUNCATION}
         shown = [row for row in rows if main & {row.schedule, row.against}]
@@ -185,16 +186,25 @@ NARROW = (0.01, 0.02, 0.05, 0.1)
 """The bounds in nats of which a sentence says that a difference is not larger."""
 
 
-def effect(change: Average, better: str, worse: str, where: str, few: str = "", unit: str = "nats") -> str:
+def effect(
+    change: Average,
+    better: str,
+    worse: str,
+    where: str,
+    few: str = "",
+    unit: str = "nats",
+    what: str = "",
+) -> str:
     """Describes a difference: decided, not larger than a bound, undecided, or its mean alone with too few documents.
 
     Args:
         better, worse: the verbs for a lower and for a higher loss.
         where: the length or the tokens, such as "at 2,048 tokens".
         few: the reason why there are too few documents for a verdict; "" if there are enough.
+        what: a space and what is counted; "" for documents, which :func:`explained` names once.
     """
     direction = better if change.mean < 0 else worse
-    counted = f", in {change.agreeing:,} of {change.documents:,}" if change.documents > 1 else ""
+    counted = f", in {change.agreeing:,} of {change.documents:,}{what}" if change.documents > 1 else ""
     if few or change.low is None or change.high is None:
         if not change.mean:
             return f"changes nothing {where}"
@@ -208,12 +218,29 @@ def effect(change: Average, better: str, worse: str, where: str, few: str = "", 
     if narrow:
         return f"makes no difference larger than {narrow:g} {unit} {where}"
     mean, low, high = _written(change.mean, change.low, change.high, sign="+")
-    lower = f", {'lower' if change.mean < 0 else 'higher'} in {change.agreeing:,} of {change.documents:,}"
+    lower = f", {'lower' if change.mean < 0 else 'higher'} in {change.agreeing:,} of {change.documents:,}{what}"
     whole = f", but {_written(change.per_token, change.low, sign='+')[0]} over all tokens"
     return (
         f"is undecided {where}: {mean} ({low} to {high}) {unit}{lower}"
         f"{whole if change.mean * change.per_token < 0 else ''}"
     )
+
+
+_NATS = re.compile(r"\d+\.(\d+)( \([^()]*\))? nats")
+
+
+def explained(text: str) -> str:
+    """Adds to the first number of nats in a text the factor of perplexity that it is, and what it is the mean of.
+
+    The first count after it gets the word "documents".
+    """
+    found = _NATS.search(text)
+    if not found:
+        return text
+    factor = exp(float(found[0].split()[0]))
+    shown = f"(a perplexity factor of {factor:,.{len(found[1])}f}) in the average document"
+    rest = re.sub(r"( of [\d,]*\d)", r"\1 documents", text[found.end() :], count=1)
+    return f"{text[: found.end()]} {shown}{rest}"
 
 
 def _written(*values: float | None, sign: str = "") -> list[str]:
@@ -314,7 +341,7 @@ def of_two_models(after: Stored, before: Stored, names: tuple[str, str]) -> list
         f"{names[0]} is better; {rests_on(after)}; {level}):"
     )
     header = [*names, *(f"{length:,}" for length in lengths)]
-    return ["\n".join(sentences), title, markdown(header, lines, right=range(2, len(header)))]
+    return [explained("\n".join(sentences)), title, markdown(header, lines, right=range(2, len(header)))]
 
 
 # --- Requirements, judged as verdicts are
@@ -403,7 +430,7 @@ def _shown_instead(change: Average, wanted: Requirement) -> str:
     few = too_few(change.documents)
     if not change.documents:
         return few
-    said = f"it {effect(change, 'gains', 'costs', f'at {wanted.length:,} tokens', few)}"
+    said = explained(f"it {effect(change, 'gains', 'costs', f'at {wanted.length:,} tokens', few)}")
     if change.high is not None and change.high <= wanted.most:
         said += f"; over all tokens the loss changes by {change.per_token:+.3g}"
     return f"{said}; {few}" if few else said

@@ -1,6 +1,7 @@
 """Far repeats, against a search that looks at every earlier place."""
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import example, given, settings, strategies as st
 from tiny import llama
 
 from ropescale.evals import perplexity
+from ropescale.evals.metrics.cells import digits
 from ropescale.evals.metrics.far_repeats import ORDER, far_repeats, last_seen
 
 
@@ -50,6 +52,9 @@ def test_the_perplexities_are_those_of_the_marked_tokens(tmp_path):
         assert found.other_ppl == pytest.approx(math.exp(losses[~marked].mean()), rel=1e-6)
         assert found.far_low < found.far_ppl < found.far_high
         assert (found.distance, found.order) == (64, 8)
+    cut = np.concatenate(result.truncated(140)).astype(np.float64)
+    shown = re.search(r"\| truncation +\| +(\S+) .*?\| +(\S+) ", result.to_markdown().split("Far repeats")[1]).groups()
+    assert shown == tuple(digits(math.exp(cut[which].mean()), 4) for which in (marked, ~marked))
     said = "Far repeats (65 of 695 at 140, in 5 of 5 documents, 5 of 5 windows: tokens that complete a sequence of 8 "
     assert f"{said}tokens last seen 64 or more tokens earlier), and all other tokens:" in result.to_markdown()
 

@@ -122,24 +122,25 @@ def cells(text, corner):
     return {(line[0], name): cell for line in lines for name, cell in zip(head[1:], line[1:], strict=True)}
 
 
+UNIT = r"nats(?: \(a perplexity factor of (?P<factor>[\d.,]+)\) in the average document)?"
 PPL = r"(\d+(?:,\d{3})*(?:\.\d+)?(?:e\+\d+)?)"
 EFFECT = re.compile(
-    r"(?P<verb>gains|costs|wins|loses) (?P<mean>[\d.]+)(?: \((?P<low>-?[\d.]+) to (?P<high>-?[\d.]+)\))? nats"
-    r"(?: \(of log perplexity\) in the average document)?, in (?P<agree>\d+) of (?P<of>\d+), (?P<where>.*)"
+    r"(?P<verb>gains|costs|wins|loses) (?P<mean>[\d.]+)(?: \((?P<low>-?[\d.]+) to (?P<high>-?[\d.]+)\))? "
+    rf"{UNIT}, in (?P<agree>\d+) of (?P<of>\d+)(?: documents)?, (?P<where>.*)"
 )
 UNDECIDED = re.compile(
-    r"is undecided (?P<where>[^:]*): (?P<mean>\S+) \((?P<low>\S+) to (?P<high>\S+)\) nats"
-    r"(?: \(of log perplexity\) in the average document)?, (?P<side>lower|higher) in (?P<agree>\d+) of (?P<of>\d+)"
+    r"is undecided (?P<where>[^:]*): (?P<mean>\S+) \((?P<low>\S+) to (?P<high>\S+)\) "
+    rf"{UNIT}, (?P<side>lower|higher) in (?P<agree>\d+) of (?P<of>\d+)(?: documents)?"
     r"(?:, but (?P<all>\S+) over all tokens)?"
 )
-NARROW = re.compile(r"makes no difference larger than (?P<most>\S+) nats(?: \(of .*? document)? (?P<where>.*)")
+NARROW = re.compile(rf"makes no difference larger than (?P<most>\S+) {UNIT} (?P<where>.*)")
 
 
 def check_answer(result):
     """Compares the answer that a terminal begins with to the tables, and every conclusion to its interval."""
     said, decides = result.sentences(), result.data["documents"] >= 10
     assert 1 <= len(said) <= 3 and all(len(each) <= 240 for each in said), said
-    assert " ".join(said).count("(of log perplexity)") == any(" nats" in each for each in said)
+    assert " ".join(said).count(" in the average document") == any(" nats" in each for each in said)
     longest = result.lengths[-1]
     table = cells(result.main_table(), "perplexity")
     ppl = {name: number(cell) for (name, at), cell in table.items() if at == str(longest)}
@@ -202,6 +203,8 @@ def check_effect(text, row, verbs, decides):
         return
     found = EFFECT.fullmatch(text) or UNDECIDED.fullmatch(text)
     assert found, text
+    if found["factor"]:  # of the mean that is shown, before the first count
+        assert number(found["factor"]) == pytest.approx(np.exp(abs(float(found["mean"]))), rel=0.02)
     assert (int(found["agree"]), int(found["of"])) == (row.agreeing, row.documents)
     place = 10.0 ** -len(found["mean"].partition(".")[2])
     if "side" in found.groupdict():
@@ -318,7 +321,8 @@ def test_what_a_run_does_not_show_is_a_line_each_and_exit_code_1(tmp_path, ran):
     out, err = ran("report", tmp_path / "run", "-o", tmp_path / "page.html", *given, code=1)
     lines = [line for line in out.splitlines() if line.startswith("not shown: ")]
     assert [line.split(": it ")[0] for line in lines] == [f"not shown: {each}" for each in tighter]
-    assert f", in 12 of 12, at {LONGEST} tokens" in lines[0] and "it makes no difference larger than 0.01" in lines[1]
+    assert f", in 12 of 12 documents, at {LONGEST} tokens" in lines[0]
+    assert "it makes no difference larger than 0.01" in lines[1]
     assert err.endswith("error: requirements that are not shown: 2 of 3\n")
     assert Result.load(tmp_path / "run").unmet([keeps[0], *tighter]) == lines
 
@@ -387,6 +391,7 @@ def test_the_report_of_two_models_opens_with_one_minus_the_other_at_each_length(
     why = " (a verdict needs 10 documents, and there are 9)." if documents < 10 else f" at {TRAINED} tokens."
     assert shown.startswith("Against before (as-is), after (as-is) gains ") and said[0].endswith(why)
     assert f"nats, in {documents} of {documents}, at 32 tokens; it costs 0.2" in said[0]
+    assert " nats (a perplexity factor of " in shown.splitlines()[0]
     assert said[0] in (tmp_path / "page.html").read_text()
 
 
