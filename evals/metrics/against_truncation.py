@@ -76,23 +76,19 @@ class AgainstTruncation(Metric[Stored, TruncationRow]):
         rows = self.rows(stored)
         if not rows:
             return []
-        context, stride, fed = rows[0].context, rows[0].stride, rows[0].fed
+        one = rows[0]
         title = (
-            f"Against truncation, the model without ropescale's scaling on only the last {context:,} tokens (windows "
-            f"of {context:,} positions, stride {stride:,}, {fed:,} tokens fed): "
-            f"change in NLL on the tokens from position {context:,} on (nats per token; below zero, reading further "
-            f"is better; {rests_on(stored)}; {EACH}):"
+            f"Against truncation, the model without ropescale's scaling on only the last {one.context:,} tokens "
+            f"(windows of {one.context:,} positions, stride {one.stride:,}, {one.fed:,} tokens fed): "
+            f"change in NLL on the tokens from position {one.context:,} on (nats per token; below zero, reading "
+            f"further is better; {rests_on(stored)}; {EACH}):"
         )
-        cells = {(row.schedule, row.length): change_cell(row.change) for row in rows}
-        own = {(_OWN, row.length): f"{row.truncated_nll:.4f}" for row in rows}
-        lengths = sorted({row.length for row in rows})
-        return [title, table(lengths, "against truncation", {**cells, **own}, [*stored.schedules, _OWN], stored.named)]
+        cells = [(stored.named(row.schedule), row.length, change_cell(row.change)) for row in rows]
+        cells += [("(its loss)", row.length, f"{row.truncated_nll:.4f}") for row in rows]
+        return [title, table("against truncation", cells)]
 
 
 METRIC = AgainstTruncation()
-
-
-_OWN = "(its loss)"
 
 
 Losses = list[np.ndarray]

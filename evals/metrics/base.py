@@ -161,6 +161,11 @@ def mean_of(stored: Stored, values: Sequence[np.ndarray], most: float = math.inf
     return stored.estimate(sums, counts).within(0, most) if any(counts) else None
 
 
+def reaching(losses: Iterable[np.ndarray], start: int, stop: int) -> list[np.ndarray]:
+    """Returns the losses at positions from ``start`` to before ``stop``; none of a window that ends before ``stop``."""
+    return [nll[start - 1 : stop - 1] if len(nll) >= stop - 1 else nll[:0] for nll in losses]  # index 0 is position 1
+
+
 class Marked(NamedTuple):
     """The numbers of marked tokens, and of documents and windows that contain them; and the mean loss of these tokens.
 
@@ -194,16 +199,19 @@ def rests_on(stored: Stored) -> str:
     """Describes the number of documents and, except for sliding windows, the number of windows."""
     number = stored.data["documents"]
     said = f"{number:,} document{'s' * (number != 1)}"
+    if stored.sliding:
+        return said
     windows = stored.data.get("windows", number)
-    return said if stored.sliding else f"{said}, {windows:,} window{'s' * (windows != 1)}"
+    return f"{said}, {windows:,} window{'s' * (windows != 1)}"
 
 
 def perplexities(estimate: Estimate | None) -> tuple[float | None, float | None, float | None]:
     """Returns a mean loss and its bounds as perplexities; None for missing values."""
     if estimate is None:
         return None, None, None
-    low, high = (None if bound is None else exp(bound) for bound in (estimate.low, estimate.high))
-    return exp(estimate.mean), low, high
+    if estimate.low is None or estimate.high is None:
+        return exp(estimate.mean), None, None
+    return exp(estimate.mean), exp(estimate.low), exp(estimate.high)
 
 
 def estimated(stored: Stored, totals: Totals, tokens: np.ndarray) -> Estimate:
@@ -216,17 +224,17 @@ def estimated(stored: Stored, totals: Totals, tokens: np.ndarray) -> Estimate:
     tokens = tokens[~np.isnan(tokens)]
     if found.low is not None or stored.texts > 1 or not len(tokens):
         return found
-    pieces = [tokens[start : start + PIECE] for start in range(0, len(tokens), PIECE)]
-    sums = [float(piece.sum(dtype=np.float64)) for piece in pieces]
-    return consecutive(sums, list(map(len, pieces)), of=f"its {len(pieces)} pieces of {PIECE:,} tokens")
+    pieces = sums_of(tokens[start : start + PIECE] for start in range(0, len(tokens), PIECE))
+    return consecutive(*pieces, of=f"its {len(pieces.sums)} pieces of {PIECE:,} tokens")
 
 
 def ppl_table(stored: Stored, rows: Iterable[Any]) -> str:
     """Returns a table of perplexities, from rows with the field ``ppl`` and its bounds."""
-    cells = {
-        (row.schedule, row.length): interval_cell(row.ppl, row.ppl_low, row.ppl_high, row.interval) for row in rows
-    }
-    return table(stored.lengths, "perplexity", cells, dict.fromkeys(key[0] for key in cells), name=stored.named)
+    cells = []
+    for row in rows:
+        text = interval_cell(row.ppl, row.ppl_low, row.ppl_high, row.interval)
+        cells.append((stored.named(row.schedule), row.length, text))
+    return table("perplexity", cells)
 
 
 def held(stored: Stored, documents: int, windows: int) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..data.windows import position_bins
 from . import drawing
-from .base import Metric, Picture, mean_of
+from .base import Metric, Picture, mean_of, reaching
 from .stored import Stored
 
 if TYPE_CHECKING:
@@ -89,15 +89,14 @@ class ByPosition(Metric[Stored, PositionRow]):
 
     def reduce(self, stored: Stored) -> list[PositionRow]:
         """Returns the bins of every schedule."""
-        ordered, rows = sorted(stored.passes, key=lambda run: run.lengths[-1]), []
-        for schedule, run in {run.schedule: run for run in ordered}.items():
-            several = len({each.lengths for each in ordered if each.schedule == schedule}) > 1
-            as_at = run.lengths[-1] if several and not stored.sliding else None
+        rows = []
+        for schedule in stored.schedules:
+            passes = [run for run in stored.passes if run.schedule == schedule]
+            run = max(passes, key=lambda run: run.lengths[-1])
+            as_at = run.lengths[-1] if len(passes) > 1 and not stored.sliding else None
             losses = stored.wanted(run.nll)
             for start, stop in position_bins(1 + max(map(len, run.nll), default=0)):
-                # index 0 is position 1; a window that ends before the end of a bin is omitted from that bin
-                inside = [nll[start - 1 : stop - 1 if len(nll) >= stop - 1 else 0] for nll in losses]
-                if mean := mean_of(stored, inside):
+                if mean := mean_of(stored, reaching(losses, start, stop)):
                     rows.append(PositionRow(schedule, start, stop, mean.mean, mean.low, mean.high, as_at))
         return rows
 

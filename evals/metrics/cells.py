@@ -5,15 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, fields
 from typing import Any
 
 from ...output.formatting import escaped, inert, markdown
 from ..statistics.intervals import DOCUMENTS, PERCENT, Estimate
 
-TABLE, SENTENCE = ".4f", ".3f"
-"""Formats of losses and differences in nats, in tables and in sentences."""
+TABLE, SENTENCE = 4, 3
+"""The decimals of losses and differences in nats, in tables and in sentences."""
 
 _WIDE = 0.3
 """The widest half-interval, relative to the perplexity, that is shown with a ±. At this width, the bounds of exp(nats)
@@ -32,21 +32,19 @@ NO_INTERVAL = "± -"
 """The text for a missing interval."""
 
 
-def table(
-    lengths: Sequence[int],
-    corner: str,
-    cells: Mapping[tuple[str, int], str],
-    labels: Iterable[str],
-    name: Callable[[str], str] = str,
-) -> str:
-    """Returns a Markdown table with schedules as rows and lengths as columns.
+def table(corner: str, cells: Iterable[tuple[str, int, str]]) -> str:
+    """Returns a Markdown table with a line per name and a column per length.
 
     Args:
         corner: the header of the first column.
-        name: a function that returns the shown name of a label.
+        cells: the name, the length and the text of each cell; lines are in the order of the names.
     """
+    lines: dict[str, dict[int, str]] = {}
+    for name, length, text in cells:
+        lines.setdefault(name, {})[length] = text
+    lengths = sorted({length for line in lines.values() for length in line})
     header = [corner, *(f"{length:,}" for length in lengths)]
-    rows = [[escaped(name(label)), *(cells.get((label, n), "") for n in lengths)] for label in labels]
+    rows = [[escaped(name), *(line.get(length, "") for length in lengths)] for name, line in lines.items()]
     return markdown(header, rows, right=range(1, len(header)))
 
 
@@ -88,15 +86,14 @@ def interval_cell(value: float | None, low: float | None, high: float | None, ov
     half = (high - low) / 2
     if half > _WIDE * value or leans(value, low, high):
         return f"{digits(value, 4)} ({digits(low, 3)} to {digits(high, 3)}){mark(over)}"
-    return f"{digits(value, 4)} ± {f'{half:,.0f}' if half >= 10 else f'{half:#.2g}'}{mark(over)}"
+    width = f"{half:,.0f}" if half >= 10 else f"{half:#.2g}"
+    return f"{digits(value, 4)} ± {width}{mark(over)}"
 
 
-def change_cell(change: Estimate | None, form: str = TABLE) -> str:
+def change_cell(change: Estimate, decimals: int = TABLE) -> str:
     """Formats a change in nats with its interval."""
-    if change is None:
-        return "-"
-    interval = around(change.mean, change.low, change.high, form, sign="+")
-    return f"{signed(change.mean, form)}{interval}{mark(change.over)}"
+    interval = around(change.mean, change.low, change.high, decimals, sign="+")
+    return f"{signed(change.mean, decimals)}{interval}{mark(change.over)}"
 
 
 def percent(change: Estimate) -> str:
@@ -104,10 +101,11 @@ def percent(change: Estimate) -> str:
     known = [each for each in (change.mean, change.low, change.high) if each is not None]
     if max(known) > math.log(100):
         return f"{digits(exp(change.mean), 3)} times"
-    mean, *bounds = (round(math.expm1(each), 5) for each in known)
-    if max(map(abs, (mean, *bounds))) < 0.0005:
+    mean, *bounds = (100 * round(math.expm1(each), 5) for each in known)
+    if max(map(abs, (mean, *bounds))) < 0.05:
         return "no measurable change"
-    return f"{mean:+.1%}{around(mean, *bounds, form='.1%', sign='+') if bounds else ''}"
+    interval = around(mean, *bounds, decimals=1, sign="+", unit="%") if bounds else ""
+    return f"{mean:+.1f}%{interval}"
 
 
 def mark(interval: str | None) -> str:
@@ -122,10 +120,10 @@ def digits(value: float, count: int) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:#.{count}g}".rstrip(".")
 
 
-def signed(value: float, form: str = TABLE) -> str:
+def signed(value: float, decimals: int = TABLE) -> str:
     """Formats a number with its sign, or a rounded zero without one."""
-    text = f"{value:+{form}}"
-    return text if float(text) else text[1:]
+    sign = "+" if round(value, decimals) else ""
+    return f"{value:{sign}z.{decimals}f}"
 
 
 def leans(value: float, low: float, high: float) -> bool:
@@ -134,32 +132,31 @@ def leans(value: float, low: float, high: float) -> bool:
     return max(below, above) > max(_LEANING * min(below, above), 1e-6 * abs(value))
 
 
-def misleads(low: float, high: float, mean: str, half: str) -> bool:
-    """Returns whether the rounded mean ± half-interval and the bounds disagree on whether zero is in the interval."""
-    seems = abs(float(mean.rstrip("%"))) > float(half.rstrip("%"))
-    return seems != (low > 0 or high < 0)
-
-
-def around(value: float, low: float | None, high: float | None, form: str = TABLE, sign: str = "") -> str:
+def around(
+    value: float, low: float | None, high: float | None, decimals: int = TABLE, sign: str = "", unit: str = ""
+) -> str:
     """Formats an interval that follows its value: `` ± 0.1000``, or `` (-0.0512 to 0.2500)`` if ± would be wrong.
 
     A ± is wrong if the interval is asymmetric, or if ± and the bounds disagree on whether zero is in the interval. A
     nonzero bound or half-interval that rounds to zero is not shown as zero.
 
     Args:
-        form, sign: the format of the bounds; the half-interval has no sign.
+        decimals, sign: the format of the bounds; the half-interval has no sign.
+        unit: what follows a number, such as "%".
     """
     if low is None or high is None:
         return f" {NO_INTERVAL}"
-    width, least = (high - low) / 2, 10.0 ** -(int(form[-2]) + 2 * form.endswith("%"))
-    half = f"{width:{form}}"
-    rounds_to_zero = max(abs(low), abs(high)) < least
-    wrong = misleads(low, high, f"{value:{form}}", half) and not rounds_to_zero
-    if wrong or (leans(value, low, high) and high - low > least):
-        return f" ({_bound(low, form, sign)} to {_bound(high, form, sign)})"
-    return f" ± <{least:{form}}" if 0 < width < least / 2 else f" ± {half}"
+    half, least = (high - low) / 2, 10.0**-decimals
+    seems_sure = abs(round(value, decimals)) > round(half, decimals)
+    misleads = seems_sure != (low > 0 or high < 0) and max(abs(low), abs(high)) >= least
+    if misleads or (leans(value, low, high) and high - low > least):
+        return f" ({_bound(low, decimals, sign)}{unit} to {_bound(high, decimals, sign)}{unit})"
+    if 0 < half < least / 2:
+        return f" ± <{least:.{decimals}f}{unit}"
+    return f" ± {half:.{decimals}f}{unit}"
 
 
-def _bound(value: float, form: str, sign: str) -> str:
-    text = f"{value:{sign}{form}}"
-    return text if not value or float(text.rstrip("%")) else f"{value:{sign}.1{'%' if '%' in form else 'g'}}"
+def _bound(value: float, decimals: int, sign: str) -> str:
+    if value and not round(value, decimals):
+        return f"{value:{sign}.1g}"
+    return f"{value:{sign}.{decimals}f}"

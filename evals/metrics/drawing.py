@@ -71,10 +71,14 @@ def fill(axes: Axes, curves: Curves, x: Axis, y: str, log: bool = False, numbers
     _bars(axes, curves, ASIDE, numbers)
     if log:
         axes.set_yscale("log")
-    means, (low, high) = [point[1] for points in curves.values() for point in points], axes.get_ylim()
-    room = max(means) - min(means) + 1
-    least, most = (min(means) / 4, max(means) * 4) if log else (min(means) - room, max(means) + room)
-    axes.set_ylim(max(low, least), min(high, most))  # huge intervals are cut off at the edge
+    means = [point[1] for points in curves.values() for point in points]
+    least, most = min(means), max(means)
+    room = most - least + 1
+    low, high = axes.get_ylim()
+    if log:
+        axes.set_ylim(max(low, least / 4), min(high, most * 4))  # huge intervals are cut off at the edge
+    else:
+        axes.set_ylim(max(low, least - room), min(high, most + room))
     length_axis(axes, x[1], x[0])
     axes.set_ylabel(y)
     if log:
@@ -177,9 +181,6 @@ def mark_trained(axes: Axes, length: int | None) -> None:
     low, high = axes.get_xlim()
     if length and low < length < high:
         axes.axvline(length, color="#555555", linewidth=1, linestyle=(0, (4, 3)), zorder=0)
-        text, place, style = (
-            f"trained at {tokens(length)}",
-            (length, 1),
-            {"va": "top", "fontsize": 8, "color": "#555555"},
-        )
-        axes.annotate(text, place, (4, -4), ("data", "axes fraction"), "offset points", **style)
+        style = {"va": "top", "fontsize": 8, "color": "#555555"}
+        where = (length, 1), (4, -4), ("data", "axes fraction"), "offset points"
+        axes.annotate(f"trained at {tokens(length)}", *where, **style)

@@ -36,14 +36,11 @@ def last_seen(ids: Sequence[int], order: int = ORDER) -> np.ndarray:
     distances = np.zeros(len(ids), np.int64)
     if len(ids) < order:
         return distances
-    names = gram = _numbered(np.asarray(ids, dtype=np.int64))
-    known = most = int(names.max()) + 1
-    for later in range(1, order):  # gives each n-gram a number, by its start; equal n-grams get the same number
-        if most > 2**62 // known:
-            gram = _numbered(gram)
-            most = int(gram.max()) + 1
-        gram = gram[:-1] * known + names[later:]
-        most *= known
+    gram, size = _numbered(np.asarray(ids, dtype=np.int64)), 1
+    while size < order:  # gives each n-gram a number, by its start; equal n-grams get the same number
+        step = min(size, order - size)
+        gram = _numbered(gram[:-step] * len(ids) + gram[step:])
+        size += step
     by_gram = np.argsort(gram, kind="stable")  # equal n-grams are adjacent, in the order of the text
     same = gram[by_gram[1:]] == gram[by_gram[:-1]]
     later, earlier = by_gram[1:][same], by_gram[:-1][same]
@@ -129,7 +126,8 @@ class FarRepeats(Metric[Stored, RepeatsRow]):
         if longest in stored.truncated_losses:
             distance = rows[0].distance
             rows.append(_row(stored, TRUNCATION, longest, distance, masks_of(stored, distance)))
-        far, tokens = rows[0], rows[0].far_tokens + rows[0].other_tokens
+        far = rows[0]
+        tokens = far.far_tokens + far.other_tokens
         there = f"{far.far_tokens:,} of {tokens:,} at {far.length:,}{held(stored, far.far_documents, far.far_windows)}"
         title = (
             f"Far repeats ({there}: tokens that complete a sequence of {far.order} tokens last seen {far.distance:,} "
@@ -160,6 +158,6 @@ def _row(stored: Stored, schedule: str, length: int, distance: int, far: Sequenc
 def _figures(which: str, found: Marked) -> dict[str, Any]:
     """Returns a row's figures for a token subset, by field name."""
     ppl, low, high = perplexities(found.loss)
-    figures = {"tokens": found.tokens, "ppl": ppl, "low": low, "high": high}
-    figures["interval"] = found.loss.over if found.loss else None
+    over = found.loss and found.loss.over
+    figures = {"tokens": found.tokens, "ppl": ppl, "low": low, "high": high, "interval": over}
     return {f"{which}_{name}": value for name, value in figures.items()}

@@ -233,7 +233,7 @@ def places(document: Document) -> tuple[np.ndarray, np.ndarray]:
             "give texts, and a tokenizer with offsets (a fast one)"
         )
     ends = np.asarray(document.byte_ends, np.int64) + document.offset
-    return np.concatenate([[document.offset], ends[:-1]]).astype(np.int64) if len(ends) else ends, ends
+    return np.concatenate([[document.offset], ends])[:-1], ends
 
 
 def joined(pieces: Iterable[Sequence[int]]) -> list[tuple[int, int]]:
@@ -309,10 +309,10 @@ class KeyTokens(Metric[Stored, KeyTokensRow]):
         rows = []
         for schedule, length in stored.read_from:
             losses = stored.losses(schedule, length)
-            tokens, documents, windows, estimate = masked(stored, losses, marks)
-            mean, share = estimate.mean if estimate else None, tokens / sum(sums_of(losses)[1])
-            held_in, over = (documents, windows), estimate.over if estimate else None
-            rows.append(KeyTokensRow(schedule, length, tokens, share, mean, *perplexities(estimate), *held_in, over))
+            tokens, documents, windows, loss = masked(stored, losses, marks)
+            share = tokens / sum(sums_of(losses).counts)
+            figures = (tokens, share, loss and loss.mean, *perplexities(loss), documents, windows, loss and loss.over)
+            rows.append(KeyTokensRow(schedule, length, *figures))
         return rows
 
     def facts(self, stored: Stored) -> dict[str, object]:
@@ -325,11 +325,11 @@ class KeyTokens(Metric[Stored, KeyTokensRow]):
         rows, spans = self.rows(stored), _SPANS.of(stored)
         if spans is None or not rows:
             return []
-        made, last = spans.made, rows[-1]
+        last = rows[-1]
         title = (
             f"Key tokens ({last.tokens:,}, {last.fraction:.2%} of all, at {last.length:,}"
             f"{held(stored, last.documents, last.windows)}), by {escaped(spans.model)} with the whole text "
-            f"against {made['window']:,} tokens:"
+            f"against {spans.made['window']:,} tokens:"
         )
         return [title, ppl_table(stored, rows)]
 

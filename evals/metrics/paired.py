@@ -77,11 +77,10 @@ class Paired(Metric[Stored, PairedRow]):
         rows = {(row.schedule, row.length): row for row in self.rows(stored)}
         if not rows:
             return []
-        others = [label for label in stored.schedules if label != stored.baseline]
         what = f"nats per token; {rests_on(stored)}; {EACH}"
         title = f"Change in NLL against {stored.markdown_name(stored.baseline)} on the same tokens ({what}):"
-        cells = {key: change_cell(row.change) for key, row in rows.items()}
-        return [title, table(stored.lengths, "change", cells, others, name=stored.named), *_short_context(stored, rows)]
+        cells = [(stored.named(row.schedule), row.length, change_cell(row.change)) for row in rows.values()]
+        return [title, table("change", cells), *_short_context(stored, rows)]
 
 
 METRIC = Paired()
@@ -152,7 +151,10 @@ def _short_context(stored: Stored, rows: dict[tuple[str, int], PairedRow]) -> li
 
 def short_cells(row: PairedRow) -> list[str]:
     """Formats the change, the mean KL and the agreement, each with its interval if known."""
+    if row.kl is None or row.top1 is None:
+        return [change_cell(row.change), "-", "-"]
     over = "" if row.kl_low is None else mark(row.interval)
-    kl = "-" if row.kl is None else f"{row.kl:z.4f}{around(row.kl, row.kl_low, row.kl_high)}{over}"
-    top1 = "-" if row.top1 is None else f"{row.top1:.2%}{around(row.top1, row.top1_low, row.top1_high, '.2%')}{over}"
+    low, high = (each and 100 * each for each in (row.top1_low, row.top1_high))
+    kl = f"{row.kl:z.4f}{around(row.kl, row.kl_low, row.kl_high)}{over}"
+    top1 = f"{100 * row.top1:.2f}%{around(100 * row.top1, low, high, 2, unit='%')}{over}"
     return [change_cell(row.change), kl, top1]

@@ -14,7 +14,7 @@ from ..data.windows import prefix
 from ..facts import TRUNCATION, Pass
 from ..statistics.intervals import Estimate
 from . import drawing
-from .base import Metric, Picture, estimated, mean_of, perplexities, ppl_table
+from .base import Metric, Picture, estimated, mean_of, perplexities, ppl_table, reaching
 from .cells import exp
 from .stored import Stored, sums_of
 
@@ -105,8 +105,9 @@ METRIC = Perplexity()
 def _row(stored: Stored, run: Pass, length: int) -> PerplexityRow:
     totals, losses = stored.totals(run.schedule, length), stored.losses(run.schedule, length)
     estimate = estimated(stored, totals, stored.first(run.schedule, length)).within(0)
-    start, stop = max(1, length // 2) - 1, prefix(length, stored.bos).count  # index 0 is position 1
-    tail = mean_of(stored, [nll[start : stop if len(nll) >= stop else 0] for nll in stored.wanted(run.nll)])
+    whole = prefix(length, stored.bos)
+    later = reaching(stored.wanted(run.nll), max(1, length // 2), whole.count + 1)
+    tail = mean_of(stored, later)
     low, high = perplexities(estimate)[1:]
     return PerplexityRow(
         schedule=run.schedule,
@@ -122,10 +123,10 @@ def _row(stored: Stored, run: Pass, length: int) -> PerplexityRow:
         bits_per_byte=_bits_per_byte(stored, estimate, losses),
         forward_passes=run.forward_passes,
         mode="sliding" if stored.sliding else "prefix",
-        documents_at_length=sum(each >= prefix(length, stored.bos).stop for each in stored.longest),
-        tail_nll=tail.mean if tail else None,
-        tail_low=tail.low if tail else None,
-        tail_high=tail.high if tail else None,
+        documents_at_length=sum(each >= whole.stop for each in stored.longest),
+        tail_nll=tail and tail.mean,
+        tail_low=tail and tail.low,
+        tail_high=tail and tail.high,
         interval=estimate.over,
         protocol=stored.protocol["name"],
     )

@@ -181,6 +181,11 @@ class Stored(Measured):
         """The number of documents."""
         return len(self.windows or self.documents or self.identities or self.passes[0].nll)
 
+    @property
+    def windows_per_text(self) -> list[int]:
+        """The number of windows of each document."""
+        return self.windows or [1] * self.texts
+
     def of_texts(self, items: Sequence[T]) -> list[Sequence[T]]:
         """Groups a sequence with one item per window by document."""
         edges = accumulate(self.windows or [1] * len(items), initial=0)
@@ -239,21 +244,16 @@ class Stored(Measured):
 
     def wanted(self, values: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Returns, per window, the given values of scored tokens, with NaN for tokens that do not count."""
-        if not any(each is not None for each in self._scored):
+        if all(each.scored is None for each in self.identified):
             return list(values)
-        return [
-            each if ranges is None else kept(each, ranges, 0 if self.bos else 1)
-            for each, ranges in zip(values, self._scored, strict=True)
-        ]
-
-    @cached_property
-    def _scored(self) -> list[Sequence[Sequence[int]] | None]:
-        counts = self.windows or [1] * self.texts
-        longest = prefix(self.lengths[-1], self.bos).stop
-        found: list[Sequence[Sequence[int]] | None] = []
-        for each, count in zip(self.identified, counts, strict=True):
-            size = each.size or longest
-            found += [each.scored] if count == 1 else [within(each.scored, n * size, size) for n in range(count)]
+        first = 0 if self.bos else 1
+        found: list[np.ndarray] = []
+        for each, windows in zip(self.identified, self.of_texts(values), strict=True):
+            if each.scored is None:
+                found += windows
+                continue
+            for number, window in enumerate(windows):
+                found.append(kept(window, each.scored, number * (each.size or 0) + first))
         return found
 
     def first(self, schedule: str, length: int) -> np.ndarray:
@@ -276,13 +276,12 @@ class Stored(Measured):
         last = self.truncation
         if last is None:
             return None
-        short, own = min(length, last.length), last.table_sha256
-        as_is = (run for (name, n), run in self.read_from.items() if name == AS_IS and n >= short)
-        run = next((run for run in as_is if run.table_sha256 == own), None)
-        if run is None:
-            return None
-        pairs = zip(run.nll, last.losses(length), strict=True)  # index 0 is position 1
-        return self.wanted([np.concatenate([within[: short - 1], beyond]) for within, beyond in pairs])
+        short = min(length, last.length)
+        for (schedule, longer), run in self.read_from.items():
+            if schedule == AS_IS and longer >= short and run.table_sha256 == last.table_sha256:
+                pairs = zip(run.nll, last.losses(length), strict=True)  # index 0 is position 1
+                return self.wanted([np.concatenate([within[: short - 1], beyond]) for within, beyond in pairs])
+        return None
 
     @property
     def truncated_losses(self) -> dict[int, float]:
@@ -296,23 +295,23 @@ class Stored(Measured):
 
     def same_text(self, other: Stored) -> bool:
         """Returns whether both measurements cut the same texts into windows in the same way."""
-        one, two = ([(each.sha256, each.scored) for each in which.identified] for which in (self, other))
-        windows = [each.windows or [1] * each.texts for each in (self, other)]
-        return one == two and windows[0] == windows[1] and self._how == other._how
+        return self._cut == other._cut
 
     @property
-    def _how(self) -> tuple[object, ...]:
-        """The settings that determine the windows and the scored tokens."""
-        return self.bos, self.protocol.get("stride"), self.protocol.get("name"), self.protocol.get("score")
+    def _cut(self) -> list[object]:
+        """What determines the windows and the scored tokens."""
+        texts = [(each.sha256, each.scored) for each in self.identified]
+        settings = map(self.protocol.get, ("stride", "name", "score"))
+        return [texts, self.windows_per_text, self.bos, *settings]
 
     def same_tokens(self, other: Stored) -> bool:
         """Returns whether both measurements scored the same tokens, so that their losses can be paired."""
         return self is other or (self.same_text(other) and self.ids == other.ids)
 
     @property
-    def ids(self) -> tuple[str, ...]:
+    def ids(self) -> list[str]:
         """The hash of each document's token ids."""
-        return tuple(each.ids_sha256 for each in self.identified)
+        return [each.ids_sha256 for each in self.identified]
 
 
 def sums_of(values: Iterable[np.ndarray]) -> Totals:
@@ -331,14 +330,6 @@ def ranges_of(marks: np.ndarray) -> np.ndarray:
     return np.flatnonzero(np.diff(np.concatenate([[0], marks.astype(np.int8), [0]]))).reshape(-1, 2)
 
 
-def within(ranges: Iterable[Sequence[int]] | None, first: int, size: int) -> list[tuple[int, int]] | None:
-    """Returns ranges clipped to ``size`` tokens from ``first`` on, with positions relative to ``first``."""
-    if ranges is None:
-        return None
-    inside = ((max(start - first, 0), min(stop - first, size)) for start, stop in ranges)
-    return [(start, stop) for start, stop in inside if start < stop]
-
-
 def kept(values: np.ndarray, ranges: Iterable[Sequence[int]], first: int) -> np.ndarray:
     """Returns the values with NaN for tokens outside the ranges; the first value belongs to the token ``first``."""
     found = np.full_like(values, np.nan)
@@ -353,17 +344,22 @@ S = TypeVar("S", bound=Stored)
 
 def parts_of(stored: S) -> dict[str, S]:
     """Returns the measurement of each source's documents, by source name; empty if there is a single source."""
-    sources = [each.source for each in stored.identified]
-    names = list(dict.fromkeys(sources))
-    if len(names) < 2:
+    by_source: dict[str, list[int]] = {}
+    for each, windows in zip(stored.identified, _numbers_by_text(stored), strict=True):
+        by_source.setdefault(each.source, []).extend(windows)
+    if len(by_source) < 2:
         return {}
-    return {name: _of_source(stored, name, [n for n, each in enumerate(sources) if each == name]) for name in names}
+    return {name: _of_source(stored, name, windows) for name, windows in by_source.items()}
 
 
-def _of_source(stored: S, name: str, numbers: Sequence[int]) -> S:
-    """Returns the part of a measurement that belongs to a source, whose documents have these numbers."""
-    by_text = stored.of_texts(range(sum(stored.windows) or stored.texts))
-    part = part_of(stored, [window for number in numbers for window in by_text[number]])
+def _numbers_by_text(stored: Stored) -> list[Sequence[int]]:
+    """Returns the numbers of each document's windows."""
+    return stored.of_texts(range(sum(stored.windows_per_text)))
+
+
+def _of_source(stored: S, name: str, windows: Sequence[int]) -> S:
+    """Returns the part of a measurement that belongs to a source, which has these windows."""
+    part = part_of(stored, windows)
     longest = max(part.passes, key=lambda run: run.lengths[-1])
     data: DataFacts = {
         "source": name,
@@ -377,9 +373,8 @@ def _of_source(stored: S, name: str, numbers: Sequence[int]) -> S:
 
 def part_of(stored: S, windows: Sequence[int]) -> S:
     """Returns the part of a measurement with only some of its windows, whose numbers are ascending."""
-    by_text = stored.of_texts(range(sum(stored.windows) or stored.texts))
     chosen = set(windows)
-    texts = [number for number, text in enumerate(by_text) if not chosen.isdisjoint(text)]
+    texts = [number for number, text in enumerate(_numbers_by_text(stored)) if not chosen.isdisjoint(text)]
     return replace(
         stored,
         passes=[replace(run, nll=_picked(run.nll, windows)) for run in stored.passes],

@@ -82,19 +82,13 @@ class Verdicts(Metric[Stored, VerdictRow]):
         level = f"no interval: {few}" if few else f"{together(rows[0].comparisons)}: {all_of}"
         best = min(stored.ranked, key=lambda label: stored.totals(label, stored.lengths[-1]).mean)
         main = {best, stored.baseline, TRUNCATION}
-        shown = [row for row in rows if main & {row.schedule, row.against}]
-        lines = [
-            [
-                stored.markdown_name(row.schedule),
-                stored.markdown_name(row.against),
-                f"{row.length:,}",
-                row.tokens,
-                change_cell(row.change),
-                f"{row.agreeing:,} of {row.documents:,}",
-                f"{row.delta_nll:+{TABLE}}",
-            ]
-            for row in shown
-        ]
+        lines = []
+        for row in rows:
+            if main & {row.schedule, row.against}:
+                names = [stored.markdown_name(label) for label in (row.schedule, row.against)]
+                agreeing = f"{row.agreeing:,} of {row.documents:,}"
+                over_all = f"{row.delta_nll:+.{TABLE}f}"
+                lines.append([*names, f"{row.length:,}", row.tokens, change_cell(row.change), agreeing, over_all])
         header = ["schedule", "against", "at", "tokens", "difference", "documents that agree", "over all tokens"]
         title = (
             "What the sentences compare: the difference in the average document (nats, below zero: the schedule is "
@@ -138,10 +132,11 @@ def _differences(stored: Stored) -> Differences:
         (one, other, length, WHOLE): stored.totals(one, length).minus(stored.totals(other, length))
         for one, other, length in pairs
     }
-    if stored.truncation and longest > stored.truncation.length:
-        masks = [mask[stored.truncation.length - 1 :] for mask in masks_of(stored, distance_of(stored))]
+    last = stored.truncation
+    if last and longest > last.length:
+        masks = [mask[last.length - 1 :] for mask in masks_of(stored, distance_of(stored))]
         for label in labels:
-            ours, theirs = past(stored, stored.truncation, label, longest)
+            ours, theirs = past(stored, last, label, longest)
             found[label, TRUNCATION, longest, PAST] = sums_of(ours).minus(sums_of(theirs))
             if masks:
                 far, cut_off = sums_of(picked(ours, masks)), sums_of(picked(theirs, masks))
@@ -248,7 +243,7 @@ def _written(*values: float | None, sign: str = "") -> list[str]:
     known = [each for each in values if each is not None]
     spread = max(known) - min(known) or abs(known[0]) or 1.0
     decimals = max(1, 1 - math.floor(math.log10(spread)))
-    while decimals < 6 and any(each and not float(f"{each:.{decimals}f}") for each in known):
+    while decimals < 6 and any(each and not round(each, decimals) for each in known):
         decimals += 1
     return [f"{each:{sign}.{decimals}f}" for each in known]
 
@@ -301,15 +296,12 @@ def between(after: Stored, before: Stored) -> list[VerdictRow]:
     differences: Differences = {}
     for one, other in product(after.schedules, before.schedules):
         shared = [n for n in lengths if (one, n) in after.read_from and (other, n) in before.read_from]
-        if shared and (one == other or _same_tables(after, one, before, other, shared[-1])):
+        runs = [(after.read_from[one, n], before.read_from[other, n]) for n in shared[-1:]]
+        if any(one == other or ours.table_sha256 == theirs.table_sha256 for ours, theirs in runs):
             for length in shared:
                 difference = after.totals(one, length).minus(before.totals(other, length))
                 differences[one, other, length, WHOLE] = difference
     return rows_of(after, differences)
-
-
-def _same_tables(after: Stored, one: str, before: Stored, other: str, length: int) -> bool:
-    return after.read_from[one, length].table_sha256 == before.read_from[other, length].table_sha256
 
 
 def of_two_models(after: Stored, before: Stored, names: tuple[str, str]) -> list[str]:
@@ -416,8 +408,7 @@ def _changes(stored: Stored, wanted: Iterable[Requirement]) -> dict[tuple[str, i
     rows = METRIC.rows(stored)
     places = {(row.schedule, row.length) for row in rows if (row.against, row.tokens) == (AS_IS, WHOLE)}
     required = {(each.schedule, each.length) for each in wanted}
-    comparisons = len(rows) + len(required - places)
-    level = familywise(stored.groups * comparisons)
+    level = familywise(stored.groups * (len(rows) + len(required - places)))
     changes = {}
     for schedule, length in required:
         difference = stored.totals(schedule, length).minus(stored.totals(AS_IS, length))

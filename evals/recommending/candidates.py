@@ -21,6 +21,7 @@ from ...schedules.fields import parameters
 from ...schedules.specs import ParsedSpec, distinct, file_of, is_same, of_several, spelled_out
 from ...tables import frequencies
 from ..facts import AS_IS
+from ..searching.options import check_engine
 from .options import Objective, RecommendOptions, objective_of
 
 FACTORS = (1.0, 1.25, 1.5)
@@ -155,17 +156,6 @@ class Candidates:
         searched = Candidate(spec, (100, 0, 0, 1.0, spec))
         return replace(self, candidates=[*self.candidates, searched], wanted=(*self.wanted, spec), searched=spec)
 
-    def following(self, spec: str) -> tuple[Candidate, str | None] | None:
-        """Returns a spec's candidate, and the spec of a fixed candidate with the same tables at the target, if any.
-
-        Returns None if the tables of the candidate do not depend on the length.
-        """
-        found = next((candidate for candidate in self.candidates if candidate.spec == spec and candidate.held), None)
-        return found and (
-            found,
-            next((candidate.spec for candidate in self.candidates if candidate.tables == found.held), None),
-        )
-
     def held(self, spec: str) -> str | None:
         """Returns the spec of the candidate that is equivalent to a spec; None if there is none."""
         return next((own for own in self.specs if spec in (own, *self.same.get(own, []))), None)
@@ -190,26 +180,27 @@ def find_candidates(
         now: the current configuration, if ropescale has changed it.
 
     Raises:
-        ScheduleError: the engine is unknown, one of ``others`` does not fit, or the target is shorter than the trained
-            length.
+        DataError: the engine is unknown.
+        ScheduleError: one of ``others`` does not fit, or the target is shorter than the trained length.
         ConfigError: the model has no rotary embedding, or is already scaled and ``request`` does not determine what to
             do about that.
     """
-    if engine is not None and engine not in ENGINES:
-        said = base.suggest(engine, ENGINES, f"choose from {', '.join(ENGINES)}")
-        raise ScheduleError(f"engine {engine!r} is not known; {said}", "engine")
+    check_engine(engine)
     wanted = Request.of("linear", **{**request, "target_length": target, "factor": None})
     linear = make_plan(config, wanted)
     refuse_unused(wanted, linear.used)
     factor = max(float(getattr(schedule, "factor", 1.0)) for schedule in linear.schedules.values())
-    asked = distinct(
-        each.with_fields(factor=factor) if isinstance(each, specs.Spec) and each.lacks("factor") else each
-        for each in map(specs.parse, others)
-    )
+    given = [specs.parse(each) for each in others]
+    for number, each in enumerate(given):
+        if isinstance(each, specs.Spec) and each.lacks("factor"):
+            given[number] = each.with_fields(factor=factor)
+    asked = distinct(given)
     for each in asked:
         with of_several(each, len(asked)):
             make_plan(config, Request.of(each, **request))
-    files, left_out, tried = _files(asked), dict[str, str](), dict[str, list[str]]()
+    files = _files(asked)
+    left_out: dict[str, str] = {}
+    tried: dict[str, list[str]] = {}
     for name in base.names():
         needed = [each.name for each in parameters(base.lookup(name)).values() if each.required]
         unknown = [each for each in needed if each != "factor" and name not in FIELDS]
@@ -217,8 +208,9 @@ def find_candidates(
             left_out[name] = f"needs {listed(unknown)}, which a target length does not determine"
         elif name != AS_IS:
             tried[name] = grid(name, factor)
+    tried |= {spec: [spec] for spec in files}
     made = [_as_is(now or config, config, target, request)]
-    for name, spellings in {**tried, **{spec: [spec] for spec in files}}.items():
+    for name, spellings in tried.items():
         found = [_candidate(config, spec, target, request, engine) for spec in spellings]
         fitting = [each for each in found if isinstance(each, Candidate)]
         made += fitting
@@ -237,8 +229,10 @@ def grid(name: str, factor: float) -> list[str]:
     """Returns the candidate specs of a schedule: all factors combined with all its :data:`FIELDS`."""
     if name not in FIELDS and "factor" not in parameters(base.lookup(name)):
         return [name]
-    scale = STEEPNESS if name == "dynamic" else [factor * each for each in (LARGER if name in _THETA else FACTORS)]
-    return [f"{name}:factor={each:.10g}{fields}" for each in scale for fields in FIELDS.get(name, ("",))]
+    factors = [factor * each for each in (LARGER if name in _THETA else FACTORS)]
+    if name == "dynamic":
+        factors = [*STEEPNESS]
+    return [f"{name}:factor={each:.10g}{fields}" for each in factors for fields in FIELDS.get(name, ("",))]
 
 
 def _files(asked: Iterable[ParsedSpec]) -> dict[str, str]:
@@ -274,15 +268,14 @@ def _candidate(
         return f"{ENGINES[engine].name} computes {differences[0].computes} for its {differences[0].field}"
     parsed = specs.one(specs.parse(spec), "a candidate")
     native = all(layers.kind != "longrope" for layers in layers_of(plan))
-    extra = len([key for key in parsed.fields if key != "factor"])
-    place = base.names().index(parsed.label) if parsed.label in base.names() else len(base.names())
+    extra = len(parsed.fields.keys() - {"factor"})
+    place = [*base.names(), parsed.label].index(parsed.label)
     factor = parsed.given.get("factor")
     size = float(factor) if isinstance(factor, (int, float)) else 1.0
-    rank = (1 + extra, 0 if native else 1, place, size, spec)
+    rank = (1 + extra, int(not native), place, size, spec)
     tables = _by_layer({key: layer.table(target) for key, layer in plan.layers.items()})
     if any(base.length_dependent(schedule) for schedule in plan.schedules.values()):
-        reach = plan.planned.max_length
-        return Candidate(spec, rank, parsed.plainest().text, tables, reach)
+        return Candidate(spec, rank, parsed.plainest().text, tables, plan.planned.max_length)
     return Candidate(spec, rank, tables)
 
 

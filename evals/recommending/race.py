@@ -66,7 +66,8 @@ class Round:
 def split_windows(windows: Sequence[int], search: bool) -> tuple[list[int], list[int]]:
     """Splits windows into race and held-out windows: every second document, or window, is held out.
 
-    If half of the documents would be too few for a verdict, and all of them are enough, both parts have all of them.
+    If half of the documents would be too few for a verdict, and all of them are enough, or if there is only one window,
+    both parts have all of them.
     A search must not see the held-out documents; so with one, more of them are held out, down to :data:`LEARNING`.
 
     Args:
@@ -74,7 +75,7 @@ def split_windows(windows: Sequence[int], search: bool) -> tuple[list[int], list
         search: whether a search learns from the windows of the race.
     """
     documents = len(windows)
-    if not search and CONCLUSIVE <= documents < 2 * CONCLUSIVE:
+    if sum(windows) == 1 or (not search and CONCLUSIVE <= documents < 2 * CONCLUSIVE):
         everything = list(range(sum(windows)))
         return everything, everything
     if documents >= LEAST_DOCUMENTS:
@@ -230,17 +231,13 @@ def decide(
         level: the level of each interval, such that all intervals hold together at 95%.
     """
     found = {pair: difference(held_out, weights, *pair, level) for pair in permutations(finalists, 2)}
-    highs = {pair: math.inf if each.high is None else max(each.high, each.per_token) for pair, each in found.items()}
-    behind = {
-        one: [other for other in finalists if other != one and highs[one, other] > tolerance] for one in finalists
-    }
+    behind: dict[str, list[str]] = {finalist: [] for finalist in finalists}
+    for (one, other), change in found.items():
+        if change.high is None or max(change.high, change.per_token) > tolerance:
+            behind[one].append(other)
     enough = [finalist for finalist in finalists if not behind[finalist]]
     chosen = enough[0] if enough else ranked(everything, weights, finalists)[0]
-    return Decision(
-        chosen=chosen,
-        open=behind[chosen],
-        equal=[each for each in enough if each != chosen],
-    )
+    return Decision(chosen, behind[chosen], [each for each in enough if each != chosen])
 
 
 # --- The objective of candidates, and their paired differences, from the stored losses of every token

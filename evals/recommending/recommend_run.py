@@ -61,13 +61,15 @@ class RecommendRun:
         self.corpus, self.objective, self.candidates, self.options = corpus, objective, candidates, options
         self.notes = options.text.notes
         everything = list(range(len(corpus.documents)))
-        race, held_out = ([], everything) if candidates.served else split_windows(corpus.windows, options.search)
-        self.race, self.held_out = (race, held_out) if race or candidates.served else (everything, everything)
+        self.race, self.held_out = list[int](), everything
+        if not candidates.served:
+            self.race, self.held_out = split_windows(corpus.windows, options.search)
         self.rounds: list[Round] = []
         self.finalists: list[str] = []
         self.fed = 0
         self._store, self._group = Store(), Group(World())
-        self.whole = self._measurement(self._part(everything, self._reading()), candidates.specs)
+        reading = replace(options.text, truncation=None, truncation_stride=None)
+        self.whole = self._measurement(self._part(everything, reading), candidates.specs)
         self.losses = self.whole.result()
         self.batch_tokens = self.whole.batch_tokens
 
@@ -136,11 +138,8 @@ class RecommendRun:
     @property
     def _comparison(self) -> Result:
         """The finalists' measurement on the held-out text."""
-        part = part_of(self.losses, self.held_out)
-        data = {
-            **part.data,
-            **{name: self._part(self.held_out).facts[name] for name in ("documents", "windows", "tokens")},
-        }
+        part, facts = part_of(self.losses, self.held_out), self._part(self.held_out).facts
+        data = part.data | {name: facts[name] for name in ("documents", "windows", "tokens")}
         return replace(part, data=data, passes=[each for each in part.passes if each.schedule in self.finalists])
 
     # --- measuring ---
@@ -148,10 +147,6 @@ class RecommendRun:
     def _measurement(self, corpus: Corpus, specs: Sequence[str], part: Part | None = None) -> PerplexityRun:
         """Returns the measurement of schedules on a corpus."""
         return PerplexityRun(self.backend, corpus, Schedules(specs, None, self.options.text.patching), part)
-
-    def _reading(self, **changes: object) -> PerplexityOptions:
-        """Returns the options for measuring a round's text."""
-        return replace(self.options.text, **{"truncation": None, "truncation_stride": None, **changes})
 
     def _part(self, windows: Sequence[int], options: PerplexityOptions | None = None) -> Corpus:
         """Returns the corpus with only some of its windows, and the lengths at which every candidate is measured."""
@@ -165,9 +160,8 @@ class RecommendRun:
         Args:
             stride: the stride of truncation, which is also measured; None omits truncation.
         """
-        reading = self._reading(
-            batch_tokens=self.batch_tokens, truncation=None if stride else False, truncation_stride=stride
-        )
+        truncates = {"truncation": None if stride else False, "truncation_stride": stride}
+        reading = replace(self.options.text, batch_tokens=self.batch_tokens, **truncates)
         about = {"kind": Recommendation.kind, "whole": self.whole.facts}
         run = self._measurement(self._part(windows, reading), specs, Part(title, about))
         run.run(self._store, self._group)
@@ -234,10 +228,10 @@ class RecommendRun:
 
     @property
     def _truncation_positions(self) -> int:
-        (stride, _), short = self._truncation, self.objective.short
-        return (
-            0 if stride is None else positions_of([self.objective.target - short] * len(self.held_out), short, stride)
-        )
+        stride, goal = self._truncation[0], self.objective
+        if stride is None:
+            return 0
+        return positions_of([goal.target - goal.short] * len(self.held_out), goal.short, stride)
 
     def _search(self) -> None:
         """Searches on the race's text, which does not overlap with the held-out text, and adds the schedule found."""
@@ -266,10 +260,11 @@ class RecommendRun:
         goal, specs, documents = self.objective, self.candidates.specs, len(self.corpus.windows)
         tokens = goal.target * expected(len(specs), len(self.candidates.always), self.race, self.held_out, self._most)
         tokens += self._truncation_positions
-        searched = 0
+        searched, more = 0, ""
         if self.options.search and goal.is_beyond:
             searched = goal.target * SearchOptions(budget_tokens=self.options.search_tokens).feeds(goal.target)
-        tokens += searched + goal.target * len(self.held_out) if searched else 0
+            tokens += searched + goal.target * len(self.held_out)
+            more = f", {searched:,} of them in the search"
         windows = len(self.corpus.documents)
         whole = len(specs) * windows * goal.target
         if not goal.is_beyond:
@@ -277,8 +272,7 @@ class RecommendRun:
         self.notes.tell(
             f"candidates: {len(specs)}; {documents:,} document{'s' * (documents != 1)}, "
             f"{windows:,} window{'s' * (windows != 1)} of {goal.target:,}; at most {tokens:,} tokens to feed "
-            f"({tokens / whole:.0%} of measuring every candidate on all the text)"
-            + (f", {searched:,} of them in the search" if searched else "")
+            f"({tokens / whole:.0%} of measuring every candidate on all the text){more}"
         )
         held_out = len(windows_by_document(self.corpus.windows, self.held_out))
         undecided = wording.cannot_decide(held_out, goal.target, searched > 0)

@@ -13,7 +13,7 @@ from ...output.plotting import in_style
 from ..facts import TRUNCATION
 from ..metrics.base import Metric, Picture, mean_of, perplexities
 from ..metrics.cells import Line, digits, exp, percent
-from ..metrics.drawing import LINES, MARKERS, Curves, short, tokens
+from ..metrics.drawing import Curves, short, style_of, tokens
 from ..metrics.stored import part_of
 from ..results.folder import RESULTS, read_results, refusing_damage
 from ..results.result import Result
@@ -42,24 +42,25 @@ def draw_front(stored: Recommendation) -> Figure:
     Raises:
         RopescaleError: matplotlib is not installed.
     """
-    rows, chosen, protocol = CANDIDATES.rows(stored), ANSWER.rows(stored)[0].schedule, stored.protocol
+    rows, chosen, protocol = stored.rows, stored.schedule, stored.protocol
     good = [row for row in rows if row.delta_target <= _FAR or row.schedule == chosen]
     costs = [row.delta_short for row in good if row.front or row.schedule == chosen]
     most = max(costs) + max(_LEAST_ROOM, max(costs) - min(costs))
     near = [row for row in good if row.delta_short <= most]
-    families = {row.schedule: row.schedule.partition(":")[0] for row in near}
+    families: dict[str, list[tuple[float, float]]] = {}
+    for row in near:
+        families.setdefault(row.schedule.partition(":")[0], []).append((row.delta_short, row.delta_target))
     with in_style(8.4, 4.8) as figure:
         axes = figure.subplots()
-        for number, family in enumerate(dict.fromkeys(families.values())):
-            points = [(row.delta_short, row.delta_target) for row in near if families[row.schedule] == family]
-            colour, marker = LINES[number % len(LINES)], MARKERS[number % len(MARKERS)]
-            axes.plot(*zip(*points), linestyle="", marker=marker, color=colour, markersize=5, alpha=0.8, label=family)
+        for number, (family, points) in enumerate(families.items()):
+            style = style_of(number) | {"linestyle": "", "markersize": 5, "alpha": 0.8}
+            axes.plot(*zip(*points), label=family, **style)
         edge = sorted((row.delta_short, row.delta_target) for row in near if row.front)
         if edge:
             axes.step(*zip(*edge), where="post", color="#999999", linewidth=1, zorder=1, label="Pareto front")
-        for row in (row for row in near if row.schedule == chosen):
-            axes.plot([row.delta_short], [row.delta_target], "o", markersize=13, fillstyle="none", color="black",
-                      label=f"recommended:\n{short(stored.named(chosen))}")  # fmt: skip
+        recommended = [(row.delta_short, row.delta_target) for row in near if row.schedule == chosen]
+        style = {"markersize": 13, "fillstyle": "none", "color": "black"}
+        axes.plot(*zip(*recommended), "o", label=f"recommended:\n{short(stored.named(chosen))}", **style)
         axes.set_xlabel(f"change within the trained {tokens(protocol['trained_length'])} (nats per token)")
         axes.set_ylabel(f"change at {tokens(protocol['target_length'])} (nats per token)")
         left_out = len(rows) - len(near)
@@ -110,10 +111,10 @@ class AllCandidates(Metric["Recommendation", CandidateRow]):
         points = [(change(spec, {goal.target: 1}).mean, change(spec, {goal.short: 1}).mean) for spec in specs]
         rows = []
         for spec, point, is_on in zip(specs, points, on_front(points), strict=True):
-            whole, finalist = change(spec, goal.weights), spec in evidence.finalists
-            rounds, windows = sum(spec in each.candidates for each in evidence.rounds), len(measured[spec])
-            figures = (rounds, windows, whole.mean, whole.low, whole.high, *point)
-            rows.append(CandidateRow(spec, usual, *figures, finalist, is_on, same.get(spec, [])))
+            whole = change(spec, goal.weights)
+            rounds = sum(spec in each.candidates for each in evidence.rounds)
+            figures = (rounds, len(measured[spec]), whole.mean, whole.low, whole.high, *point)
+            rows.append(CandidateRow(spec, usual, *figures, spec in evidence.finalists, is_on, same.get(spec, [])))
         return sorted(rows, key=lambda row: row.delta)
 
     def has_picture(self, stored: Recommendation) -> bool:
@@ -128,31 +129,33 @@ class Finalists(Metric["Recommendation", FinalistRow]):
 
     def reduce(self, stored: Recommendation) -> list[FinalistRow]:
         """Returns one row per finalist and one for truncation if measured, sorted by the objective."""
-        evidence, chosen, rows = stored.measured, ANSWER.rows(stored)[0].schedule, []
+        evidence, chosen = stored.measured, stored.schedule
         goal, held_out = evidence.objective, evidence.comparison
+        rows = []
         for label in evidence.judged:
             at_target = estimate(held_out, {goal.target: 1}, label)
             _, ppl_low, ppl_high = perplexities(at_target)
             change = difference(held_out, goal.weights, label, chosen, evidence.level)
             beyond = mean_of(held_out, [nll[goal.short - 1 :] for nll in held_out.losses(label, goal.target)])
             far = evidence.far_repeats(label)
-            row = FinalistRow(
-                schedule=label,
-                baseline=chosen,
-                length=goal.target,
-                nll=at_target.mean,
-                ppl=exp(at_target.mean),
-                ppl_low=ppl_low,
-                ppl_high=ppl_high,
-                short_ppl=exp(estimate(held_out, {goal.short: 1}, label).mean),
-                delta=change.mean,
-                low=change.low,
-                high=change.high,
-                beyond=beyond and beyond.mean,
-                far=far.mean if any(far.counts) else None,
-                far_tokens=sum(far.counts),
+            rows.append(
+                FinalistRow(
+                    schedule=label,
+                    baseline=chosen,
+                    length=goal.target,
+                    nll=at_target.mean,
+                    ppl=exp(at_target.mean),
+                    ppl_low=ppl_low,
+                    ppl_high=ppl_high,
+                    short_ppl=exp(estimate(held_out, {goal.short: 1}, label).mean),
+                    delta=change.mean,
+                    low=change.low,
+                    high=change.high,
+                    beyond=beyond and beyond.mean,
+                    far=far.mean if any(far.counts) else None,
+                    far_tokens=sum(far.counts),
+                )
             )
-            rows.append(row)
         return sorted(rows, key=lambda row: row.delta)
 
     def to_markdown(self, stored: Recommendation) -> list[str]:
@@ -297,16 +300,14 @@ class Recommendation(Saved):
     def protocol_line(self) -> str:
         """Returns sentences that describe the race and the protocol."""
         protocol, number, raced = self.protocol, self.data["documents"], self.protocol["race_windows"]
-        rounds = ", ".join(
-            f"{candidates} schedules on {windows} window{'s' * (windows != 1)}"
-            for candidates, windows in protocol["rounds"]
-        )
-        share = protocol["tokens_fed"] / protocol["grid_tokens"]
-        race = (
-            f"Race: {rounds}, new windows in each round; {share:.0%} of the tokens of all schedules on all the text. "
-        )
+        rounds = [f"{each} schedules on {windows} window{'s' * (windows != 1)}" for each, windows in protocol["rounds"]]
+        race = ""
+        if rounds:
+            share = protocol["tokens_fed"] / protocol["grid_tokens"]
+            race = f"Race: {', '.join(rounds)}, new windows in each round; {share:.0%} of the tokens of all schedules "
+            race += "on all the text. "
         return (
-            f"{race if rounds else ''}{number} document{'s' * (number != 1)}: {raced:,} window{'s' * (raced != 1)} of "
+            f"{race}{number} document{'s' * (number != 1)}: {raced:,} window{'s' * (raced != 1)} of "
             f"the race, {protocol['held_out_windows']:,} that decide; equally good: within "
             f"{protocol['tolerance']:g} nats per token; {protocol['interval']} interval; {self.model['dtype']}; text "
             f"sha256 {self.data['sha256'][:12]}"
@@ -323,9 +324,6 @@ class Recommendation(Saved):
         header, *lines = super()._lines()
         cut_off = [row for row in self.finalists if row.schedule == TRUNCATION]  # against the chosen schedule
         return [header, *lines, *([getattr(row, name, None) for name in header] for row in cut_off)]
-
-    def _summary(self) -> str:
-        return f"{self._model} to {self.protocol['target_length']:,}: {self.answer.answer}"
 
     def _heading(self) -> str:
         return f"Recommendation for {self.protocol['target_length']:,} tokens"

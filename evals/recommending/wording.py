@@ -127,13 +127,14 @@ def _note(evidence: Evidence, chosen: str) -> str:
 
     Also names a fixed schedule with the measured tables, if there is one.
     """
-    found = evidence.candidates.following(chosen)
-    if not found:
+    candidates = evidence.candidates.candidates
+    [candidate] = [each for each in candidates if each.spec == chosen]
+    if not candidate.held:
         return ""
-    (candidate, fixed), target = found, evidence.objective.target
-    same = f"; {fixed} is that table at any length" if fixed else ""
+    fixed = [each.spec for each in candidates if each.tables == candidate.held]
+    same = f"; {fixed[0]} is that table at any length" if fixed else ""
     return (
         f"The table of {evidence.candidates.named(chosen)} depends on the length: the measurement used the table at "
-        f"{target:,}, the folder keeps max_position_embeddings {candidate.reach}, and cached decoding and most "
-        f"engines differ{same}."
+        f"{evidence.objective.target:,}, the folder keeps max_position_embeddings {candidate.reach}, and cached "
+        f"decoding and most engines differ{same}."
     )

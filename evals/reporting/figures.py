@@ -97,7 +97,7 @@ def against_length(series: Sequence[Series], key: str) -> tuple[str, str]:
 
     Perplexity and the loss of the second half have intervals.
     """
-    lines, cells, stem = {}, {}, key.removesuffix("_nll")
+    lines, cells, stem = {}, [], key.removesuffix("_nll")
     for each in series:
         rows = [*each.result.rows, *truncated(each.result)]
         own = [row for row in rows if row.schedule == each.schedule and getattr(row, key, None) is not None]
@@ -105,12 +105,12 @@ def against_length(series: Sequence[Series], key: str) -> tuple[str, str]:
             point = getattr(row, key), getattr(row, f"{stem}_low", None), getattr(row, f"{stem}_high", None)
             lines.setdefault(each, []).append((row.length, *point))
             has_bounds = key in ("ppl", "tail_nll")
-            cells[each.label, row.length] = interval_cell(*point, row.interval) if has_bounds else digits(point[0], 4)
+            text = interval_cell(*point, row.interval) if has_bounds else digits(point[0], 4)
+            cells.append((each.label, row.length, text))
     if not lines:
         return "", ""
-    lengths = sorted({length for _, length in cells})
-    found = table(lengths, QUANTITIES[key], cells, [each.label for each in lines])
-    return _by_length(f"curve-{key}", lines, QUANTITIES[key], log=key == "ppl"), found
+    figure = _by_length(f"curve-{key}", lines, QUANTITIES[key], log=key == "ppl")
+    return figure, table(QUANTITIES[key], cells)
 
 
 def changes(name: str, found: Changes) -> str:

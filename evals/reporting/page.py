@@ -20,7 +20,7 @@ from ...output.wrapping import to_html
 from .. import checking
 from ..checking import Damaged
 from ..metrics import by_position
-from ..metrics.cells import change_cell, table
+from ..metrics.cells import change_cell
 from ..metrics.drawing import style_of
 from ..recommending.results import ANSWER, CANDIDATES, Recommendation, draw_front
 from ..results.folder import RESULTS, refusing_damage
@@ -90,6 +90,7 @@ def page(runs: Sequence[StoredRun], title: str | None = None) -> str:
         css=(files / "page.css").read_text(encoding="utf-8"),
         script=(files / "page.js").read_text(encoding="utf-8"),
         few=FEW,
+        cell=change_cell,
         series=[(each, style_of(each.number)) for each in series],
         swatches=_SWATCHES,
         **(_sections(series) if series else {}),
@@ -127,12 +128,11 @@ def _sections(series: Sequence[Series]) -> dict[str, object]:
 def _against(base: Series, schedules: Sequence[Series]) -> dict[str, object]:
     """Returns the figure and the table of the changes from one series, and the series that are not comparable."""
     found = figures.changes_from(base, schedules)
-    cells = {(each.label, n): change_cell(change) for each, own in found.items() for n, change in own.items()}
-    lengths, labels = sorted({length for _, length in cells}), [each.label for each in found]
     return {
         "series": base,
         "figure": figures.changes(f"change-{base.number}", found),
-        "table": to_html(table(lengths, f"change against {base.label}", cells, labels)),
+        "changes": found,
+        "lengths": sorted(set().union(*found.values())),
         "apart": [each.label for each in schedules if each not in (base, *found)],
     }
 

@@ -29,15 +29,13 @@ def compared(runs: Sequence[StoredRun]) -> list[str]:
     if same and not others and _model(before) != _model(after):
         return of_two_models(after, before, (escaped(second), escaped(first)))
     corner = "perplexity" if same else "bits per byte"
-    cells, labels = {}, {}
+    cells = []
     for name, result in alike:
         for row in result.rows:
-            label = f"{name}: {result.named(row.schedule)}"
             value = row.ppl if same else row.bits_per_byte
-            cells[label, row.length] = "-" if value is None else digits(value, 4)
-            labels[label] = None
-    lengths = sorted({length for _, length in cells})
-    return [table(lengths, corner, cells, labels)]
+            text = "-" if value is None else digits(value, 4)
+            cells.append((f"{name}: {result.named(row.schedule)}", row.length, text))
+    return [table(corner, cells)]
 
 
 def _model(result: Result) -> tuple[str, str]:

@@ -195,17 +195,22 @@ def lost_from(there: Parsed, results: Parsed) -> str:
         return "results of another seed"
     if kind not in ("perplexity", "retrieval"):  # the facts above determine the rows of all other kinds
         return ""
-    cells = [{(row["schedule"], row.get("length")) for row in each["rows"]} for each in (there, results)]
-    schedules = sorted({schedule for schedule, _ in cells[0]} - {schedule for schedule, _ in cells[1]})
-    if schedules:
-        return f"results of {listed(schedules)}, which this run leaves out"
-    lengths = sorted({length for _, length in cells[0] - cells[1]})
-    if lengths:
-        return f"results at {listed([f'{length:,}' for length in lengths])} tokens, which this run leaves out"
-    compared = [any(row.get("kl") is not None for row in each.get("paired", ())) for each in (there, results)]
-    parts = ["the short-context cost"] if compared == [True, False] else []
+    lost = sorted(_cells(there) - _cells(results))
+    if lost:
+        schedule, length = lost[0]
+        others = f" and {len(lost) - 1:,} more" if len(lost) > 1 else ""
+        return f"results of {schedule} at {length:,} tokens{others}, which this run leaves out"
+    parts = ["the short-context cost"] if _has_divergences(there) and not _has_divergences(results) else []
     parts += [name for key, name in _OPTIONAL.items() if there.get(key) and not results.get(key)]
     return f"figures of {listed(parts)}, which this run leaves out" if parts else ""
+
+
+def _cells(results: Parsed) -> set[tuple[str, int]]:
+    return {(row["schedule"], row["length"]) for row in results["rows"]}
+
+
+def _has_divergences(results: Parsed) -> bool:
+    return any(row.get("kl") is not None for row in results.get("paired", ()))
 
 
 _OPTIONAL = {"truncation": "truncation", "repeats": "far repeats", "key_tokens": "key tokens"}

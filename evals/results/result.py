@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -24,20 +24,13 @@ from ..checking import Damaged, Parsed
 from ..data.chats import ASSISTANT
 from ..facts import TRUNCATION, Divergence, Pass, Truncation
 from ..metrics import METRICS, against_truncation, by_position, far_repeats, key_tokens, paired, perplexity, verdicts
-from ..metrics.against_truncation import TruncationRow
 from ..metrics.answer import answer
 from ..metrics.base import rests_on
-from ..metrics.by_position import PositionRow
 from ..metrics.cells import Line, digits, exp, table
 from ..metrics.drawing import Curves
-from ..metrics.far_repeats import RepeatsRow
-from ..metrics.key_tokens import KeyTokensRow
-from ..metrics.paired import PairedRow
-from ..metrics.perplexity import PerplexityRow
 from ..metrics.stored import Identity, Stored, parts_of
-from ..metrics.verdicts import VerdictRow, between, too_few, unmet, worse_than_a_guess
 from ..statistics import intervals
-from ..statistics.intervals import DOCUMENTS, LEAST_DOCUMENTS, PERCENT
+from ..statistics.intervals import DOCUMENTS, LEAST_DOCUMENTS, LEAST_WINDOWS, PERCENT
 from .folder import LOSSES, RESULTS, Results, read_results, refusing_damage
 from .saving import Saved
 
@@ -102,36 +95,36 @@ class Result(Stored, Saved):
         return parts_of(self)
 
     @property
-    def rows(self) -> list[PerplexityRow]:
+    def rows(self) -> list[perplexity.PerplexityRow]:
         """One row per schedule and length: schedules in the order in which they ran, lengths ascending."""
         return perplexity.METRIC.rows(self)
 
     @property
-    def paired(self) -> list[PairedRow]:
+    def paired(self) -> list[paired.PairedRow]:
         """The change of every schedule against the baseline, at every shared length."""
         return paired.METRIC.rows(self)
 
     @property
-    def verdicts(self) -> list[VerdictRow]:
+    def verdicts(self) -> list[verdicts.VerdictRow]:
         """The comparisons that the sentences may draw, with intervals that hold for all of them together."""
         return verdicts.METRIC.rows(self)
 
     @property
-    def repeats(self) -> list[RepeatsRow]:
+    def repeats(self) -> list[far_repeats.RepeatsRow]:
         """The perplexity of far repeats and of all other tokens, at every length beyond the distance of far repeats."""
         return far_repeats.METRIC.rows(self)
 
     @property
-    def key_rows(self) -> list[KeyTokensRow]:
+    def key_rows(self) -> list[key_tokens.KeyTokensRow]:
         """The perplexity of the key tokens, for every schedule at every length."""
         return key_tokens.METRIC.rows(self)
 
     @property
-    def against_truncation(self) -> list[TruncationRow]:
+    def against_truncation(self) -> list[against_truncation.TruncationRow]:
         """The comparison of every schedule with truncation, at every length beyond the trained one."""
         return against_truncation.METRIC.rows(self)
 
-    def by_position(self, schedule: str) -> list[PositionRow]:
+    def by_position(self, schedule: str) -> list[by_position.PositionRow]:
         """Returns the mean NLL in position bins that grow by sqrt(2), from the schedule's longest pass.
 
         These bins show the rise at the trained length that the perplexity of a prefix averages out.
@@ -156,14 +149,14 @@ class Result(Stored, Saved):
             parts.append(f"All sources ({rests_on(self)}):")
         parts += self.tables_of_metrics()
         for name, part in self.by_source.items():
-            parts += [f"{escaped(name)} ({part.extent}):", worse_than_a_guess(part), *part.tables_of_metrics()]
+            parts += [f"{escaped(name)} ({part.extent}):", verdicts.worse_than_a_guess(part), *part.tables_of_metrics()]
         return "\n\n".join(filter(None, [*parts, *definitions(self.short_names), self.protocol_line()]))
 
     def sentences(self) -> list[str]:
         """Returns sentences on the best schedule at the longest length, its cost, and truncation."""
         return answer(self)
 
-    def minus(self, before: Result) -> list[VerdictRow]:
+    def minus(self, before: Result) -> list[verdicts.VerdictRow]:
         """Returns this model's loss minus that of another on the same tokens, at each length that both measured.
 
         A schedule is compared with that of the same name, and with those of the same tables: a fine-tuned model that is
@@ -172,7 +165,7 @@ class Result(Stored, Saved):
         Raises:
             DataError: the two did not score the same tokens.
         """
-        return between(self, before)
+        return verdicts.between(self, before)
 
     def unmet(self, requirements: Iterable[str]) -> list[str]:
         """Returns a line for every requirement that is not shown, such as ``"yarn:factor=8 gain>=0.5 at 32k"``.
@@ -183,17 +176,16 @@ class Result(Stored, Saved):
         Raises:
             DataError: a requirement cannot be read, or its schedule or length was not measured.
         """
-        return unmet(self, requirements)
+        return verdicts.unmet(self, requirements)
 
     def main_table(self) -> str:
         """Returns the table of perplexities, including those of truncation.
 
         Up to the trained length, truncation is the unchanged model.
         """
-        ppl = {(row.schedule, row.length): row.ppl for row in self.rows}
-        ppl |= {(TRUNCATION, length): exp(loss) for length, loss in self.truncated_losses.items()}
-        cells = {key: digits(value, 4) for key, value in ppl.items()}
-        return table(self.lengths, "perplexity", cells, dict.fromkeys(key[0] for key in ppl), self.named)
+        cells = [(self.named(row.schedule), row.length, digits(row.ppl, 4)) for row in self.rows]
+        cells += [(TRUNCATION, length, digits(exp(loss), 4)) for length, loss in self.truncated_losses.items()]
+        return table("perplexity", cells)
 
     def rests_on(self) -> str:
         """Describes the sample and the intervals in plain words; :meth:`protocol_line` describes the method."""
@@ -201,7 +193,7 @@ class Result(Stored, Saved):
         said = f"Measured on {number:,} document{'s' * (number != 1)}"
         if not self.sliding and pieces not in (None, number):
             said += f", in {pieces:,} pieces of {self.lengths[-1]:,} tokens"
-        if too_few(number):
+        if verdicts.too_few(number):
             return f"{said}; other texts may differ."
         return f"{said}; the intervals of the sentences hold together with {PERCENT} confidence."
 
@@ -210,55 +202,50 @@ class Result(Stored, Saved):
         """The sampling unit of intervals that are not over documents; None if there are no such intervals."""
         return next((row.interval for row in reversed(self.rows) if row.interval not in (None, DOCUMENTS)), None)
 
-    def _summary(self) -> str:
-        number = self.data["documents"]
-        lengths = ", ".join(f"{length:,}" for length in self.lengths)
-        schedules = ", ".join(map(self.named, self.schedules))
-        return f"{self._model}: {schedules}; at {lengths} tokens; {number} document{'s' * (number != 1)}"
-
     @property
     def cost(self) -> list[dict[str, object]]:
         """The numbers of windows and positions fed for each pass, each comparison of predictions, and truncation."""
-        parts = [
-            *((run.schedule, list(run.lengths), run) for run in self.passes),
-            *((f"{each.schedule} against {each.baseline}", [each.length], each) for each in self.divergences),
-            *((("truncation", [self.truncation.length], self.truncation),) if self.truncation else ()),
-        ]
+        runs: list[tuple[str, Sequence[int], Pass | Divergence | Truncation]] = []
+        runs += [(run.schedule, run.lengths, run) for run in self.passes]
+        runs += [(f"{each.schedule} against {each.baseline}", [each.length], each) for each in self.divergences]
+        if self.truncation:
+            runs.append((TRUNCATION, [self.truncation.length], self.truncation))
         return [
-            {"schedule": name, "lengths": lengths, "forward_passes": run.forward_passes, "positions": run.positions}
-            for name, lengths, run in parts
+            {"schedule": name, "lengths": [*lengths], "forward_passes": run.forward_passes, "positions": run.positions}
+            for name, lengths, run in runs
         ]
 
     def protocol_line(self) -> str:
         """Returns a description of the measurement's protocol and data."""
         kinds = {"chats": "chats", "pretokenized": "given as token ids", "prompts": "prompts, their answers scored"}
-        only = ["only the assistant's tokens scored"] if self.protocol.get("score") == ASSISTANT else []
-        skipped = [f"{n} {why.replace('_', ' ')}" for why, n in self.data.get("skipped", {}).items() if n]
         data = [rests_on(self), self.share]
         data += [f"{self.data[name]} {words}" for name, words in kinds.items() if name in self.data]
-        how = f"({'BOS first' if self.bos else 'no BOS'}), every token scored once, token-weighted"
-        return (
-            f"protocol {self.protocol['name']}: {self.title[0].lower()}{self.title[1:]} {how}, {self.model['dtype']}; "
-            f"{', '.join(filter(None, [*data, *only]))}, {self.data['tokens']:,} scored tokens; "
-            f"{f'skipped: {listed(skipped)}; ' if skipped else ''}{self._interval_line()}; "
-            f"text sha256 {self.data['sha256'][:12]}"
-        )
+        if self.protocol.get("score") == ASSISTANT:
+            data.append("only the assistant's tokens scored")
+        data.append(f"{self.data['tokens']:,} scored tokens")
+        skipped = [f"{n} {why.replace('_', ' ')}" for why, n in self.data.get("skipped", {}).items() if n]
+        parts = [
+            f"protocol {self.protocol['name']}: {self.title[0].lower()}{self.title[1:]} "
+            f"({'BOS first' if self.bos else 'no BOS'}), every token scored once, token-weighted, "
+            f"{self.model['dtype']}",
+            ", ".join(filter(None, data)),
+            f"skipped: {listed(skipped)}" if skipped else "",
+            self._interval_line(),
+            f"text sha256 {self.data['sha256'][:12]}",
+        ]
+        return "; ".join(filter(None, parts))
 
     def _interval_line(self) -> str:
-        number, interval = self.data["documents"], f"{self.protocol['interval']} interval"
         blocks = self._blocks
-        if blocks is None and all(row.ppl_low is None for row in self.rows):
-            return (
-                f"no interval (± -): it needs {LEAST_DOCUMENTS} documents, or one document of "
-                f"{intervals.least_text(self.sliding)}"
-            )
-        if blocks is None:
-            few = intervals.over_documents(number) if "skewness" in interval else ""
-            return f"± or (low to high) is the {interval}{f', which {few}' if few else ''}"
-        return (
-            f"† is the {PERCENT} interval over {blocks}, which does not generalise to other documents and "
-            f"covers {intervals.over_blocks()}"
-        )
+        if blocks:
+            which = f"which does not generalise to other documents and {intervals.OVER_BLOCKS} (docs/intervals.md)"
+            return f"† is the {PERCENT} interval over {blocks}, {which}"
+        if all(row.ppl_low is None for row in self.rows):
+            pieces = "pieces of 1,024 tokens" if self.sliding else "windows"
+            least = f"{LEAST_DOCUMENTS} documents, or one document of {LEAST_WINDOWS} {pieces}"
+            return f"no interval (± -): it needs {least}"
+        few = intervals.over_documents(self.data["documents"])
+        return f"± or (low to high) is the {self.protocol['interval']} interval{f', which {few}' if few else ''}"
 
     @property
     def extent(self) -> str:
@@ -278,20 +265,19 @@ class Result(Stored, Saved):
 
         With several sources, the first column contains the source, or ``all``.
         """
-        if self.by_source:
-            parts = {"all": self._own_lines(), **{name: part._own_lines() for name, part in self.by_source.items()}}
-            header = ["source", *parts["all"][0]]
-            return [header, *([name, *line] for name, (_, *lines) in parts.items() for line in lines)]
-        return self._own_lines()
+        header, *lines = self._own_lines()
+        if not self.by_source:
+            return [header, *lines]
+        lines = [["all", *line] for line in lines]
+        for name, part in self.by_source.items():
+            lines += [[name, *line] for line in part._own_lines()[1:]]
+        return [["source", *header], *lines]
 
     def _own_lines(self) -> list[Line]:
-        shown = [(metric, {(row.schedule, row.length): row for row in metric.rows(self)})
-                 for metric in self.metrics if metric.columns]  # fmt: skip
-        header = [name for metric, _ in shown for name in metric.columns]
-        lines = [
-            [getattr(rows.get(key), field, None) for metric, rows in shown for field in metric.columns.values()]
-            for key in self.read_from
-        ]
+        columns = [(metric, *column) for metric in self.metrics for column in metric.columns.items()]
+        header = [name for _, name, _ in columns]
+        rows = {metric: {(row.schedule, row.length): row for row in metric.rows(self)} for metric, *_ in columns}
+        lines = [[getattr(rows[each].get(key), field, None) for each, _, field in columns] for key in self.read_from]
         lines += [[getattr(row, name, None) for name in header] for row in perplexity.truncated(self)]
         return [header, *lines]
 
@@ -318,8 +304,14 @@ class Result(Stored, Saved):
 # --- The file of losses
 
 
+T = TypeVar("T")
+
 _LARGEST = 2**34
 _KEY = "index"
+
+
+_ENDS = {"nll": "", "kl": " kl", "same": " same top"}
+"""The ends of the names of tensors, by the field that has the array."""
 
 
 def to_bytes(stored: Stored) -> bytes:
@@ -328,33 +320,31 @@ def to_bytes(stored: Stored) -> bytes:
 
     tensors: dict[str, np.ndarray] = {}
 
-    def entry(about: Pass | Divergence | Truncation, values: Mapping[str, Sequence[np.ndarray]]) -> dict[str, object]:
-        sizes = [len(each) for each in next(iter(values.values()))]
-        same = len(set(sizes)) == 1
-        for name, windows in values.items():
-            arrays = [np.asarray(window, np.float32) for window in windows]
-            tensors[name] = np.stack(arrays) if same else np.concatenate(arrays)
-        plain = {each.name: getattr(about, each.name) for each in fields(about) if each.name not in _ARRAYS}
-        return {**plain, "tensors": list(values), **({} if same else {"sizes": sizes})}
+    def entry(about: Pass | Divergence | Truncation, schedule: str, length: int) -> dict[str, object]:
+        name = f"{schedule} @ {length}"
+        found: dict[str, object] = {"name": name}
+        for field in fields(about):
+            value = getattr(about, field.name)
+            if field.name in _ENDS:
+                arrays = [np.asarray(window, np.float32) for window in value]
+                sizes = [len(each) for each in arrays]
+                same = len(set(sizes)) == 1
+                tensors[name + _ENDS[field.name]] = np.stack(arrays) if same else np.concatenate(arrays)
+                found["sizes"] = None if same else sizes
+            elif field.name != "key":  # only needed while a measurement runs
+                found[field.name] = value
+        return found
 
     cut = stored.truncation
-    counted = zip(stored.identified, stored.windows or [1] * stored.texts, strict=True)
+    counted = zip(stored.identified, stored.windows_per_text, strict=True)
     index = {
         "bos": stored.bos,
         "documents": [asdict(each) | {"windows": count} for each, count in counted],
-        "passes": [entry(run, {f"{run.schedule} @ {run.lengths[-1]}": run.nll}) for run in stored.passes],
-        "divergences": [
-            entry(each, {f"{each.schedule} @ {each.length} kl": each.kl,
-                         f"{each.schedule} @ {each.length} same top": each.same})
-            for each in stored.divergences
-        ],
-        "truncation": [entry(cut, {f"truncation @ {cut.length}": cut.nll})] if cut else [],
-    }  # fmt: skip
+        "passes": [entry(run, run.schedule, run.lengths[-1]) for run in stored.passes],
+        "divergences": [entry(each, each.schedule, each.length) for each in stored.divergences],
+        "truncation": cut and entry(cut, TRUNCATION, cut.length),
+    }
     return save(tensors, {_KEY: json.dumps(index)})
-
-
-_ARRAYS = ("nll", "kl", "same", "key")
-"""The fields that are not stored in the metadata: they are tensors, or only needed while a measurement runs."""
 
 
 def read_losses(folder: Path, results: Results) -> Parsed:
@@ -383,27 +373,22 @@ def read_losses(folder: Path, results: Results) -> Parsed:
 
 
 def _read(index: Parsed, tensors: Mapping[str, np.ndarray]) -> Parsed:
-    def split(one: dict[str, Any]) -> list[list[np.ndarray]]:
-        """Removes an entry's tensor names and sizes, and returns each tensor as a list by window."""
-        sizes, found = one.pop("sizes", None), [tensors[name] for name in one.pop("tensors")]
-        return [list(each) if sizes is None else np.split(each, np.cumsum(sizes)[:-1]) for each in found]
+    def read(kind: type[T], entry: dict[str, Any]) -> T:
+        """Returns an entry with its tensors, each as a list by window."""
+        name, sizes = entry.pop("name"), entry.pop("sizes")
+        for field in _ENDS.keys() & kind.__annotations__.keys():
+            whole = tensors[name + _ENDS[field]]
+            entry[field] = list(whole) if sizes is None else np.split(whole, np.cumsum(sizes)[:-1])
+        return kind(**entry)
 
     windows = [each.pop("windows") for each in index["documents"]]
-    passes, compared, cut = [], [], None
-    for one in index["passes"]:
-        (nll,), lengths = split(one), tuple(one.pop("lengths"))
-        passes.append(Pass(**one, lengths=lengths, nll=nll))
-    for one in index["divergences"]:
-        kl, same = split(one)
-        compared.append(Divergence(**one, kl=kl, same=same))
-    for one in index["truncation"]:
-        (nll,) = split(one)
-        cut = Truncation(**one, nll=nll)
+    passes = [read(Pass, each) for each in index["passes"]]
+    cut = index["truncation"]
     return {
         "bos": index["bos"],
         "identities": [Identity(**each) for each in index["documents"]],
-        "passes": passes,
-        "divergences": compared,
+        "passes": [replace(run, lengths=tuple(run.lengths)) for run in passes],
+        "divergences": [read(Divergence, each) for each in index["divergences"]],
         "windows": windows,
-        "truncation": cut,
+        "truncation": cut and read(Truncation, cut),
     }

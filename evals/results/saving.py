@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
 from ...errors import RopescaleError
-from ...output.formatting import code_span, definitions, escaped, visible_lines
+from ...output.formatting import code_span, definitions, escaped, named, visible_lines
 from ...output.plotting import add_caption, data_frame, drawn
 from ...output.wrapping import to_html
 from ..metrics.base import Metric, Picture
@@ -80,7 +80,7 @@ class Saved(Measured, ABC):
 
     def main_table(self) -> str:
         """Returns the main table behind the conclusions; "" if there is none."""
-        return next((part for part in self.tables_of_metrics() if part.startswith("| ")), "")
+        return ""
 
     def summary(self) -> str:
         """Returns the conclusions, the main table, and a description of the sample behind it."""
@@ -98,16 +98,12 @@ class Saved(Measured, ABC):
         return ""
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {self._summary()}>"
+        return f"<{type(self).__name__} of {self._model}: {self._heading()}, {named(self.data['source'])}>"
 
     def _repr_html_(self) -> str:
         """Returns the conclusions and the main table for a notebook, with all tables in a collapsed section."""
         others = to_html(self.to_markdown())
         return f"{to_html(self.summary())}\n<details><summary>All tables</summary>\n{others}\n</details>"
-
-    @abstractmethod
-    def _summary(self) -> str:
-        """Returns a short description of the model, the schedules, the lengths and the texts."""
 
     def plot(self, ax: Axes | None = None) -> Figure:
         """Returns the main figure as a matplotlib ``Figure``, without opening a window.

@@ -6,7 +6,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -153,8 +153,8 @@ def make_prompts(
         return _from_file(tokenizer, sizes, bos, options)
     places, trials, seed = check_depths(depths), options.trials, options.seed
     made = {each: passkey_prompts(tokenizer, each, places, trials, seed=seed, bos=bos) for each in sizes}
-    protocol = {"task": PASSKEY, "trials": trials, "seed": seed, "bos": options.bos}
-    return RetrievalPrompts(tokenizer, bos, made, GENERATED, {**protocol, "depths": list(places)})
+    protocol = {"task": PASSKEY, "trials": trials, "seed": seed, "bos": options.bos, "depths": list(places)}
+    return RetrievalPrompts(tokenizer, bos, made, GENERATED, protocol)
 
 
 def check_depths(depths: str | int | Iterable[float]) -> tuple[float, ...]:
@@ -168,14 +168,14 @@ def check_depths(depths: str | int | Iterable[float]) -> tuple[float, ...]:
         DataError: no depth is given, or a depth is not a number from 0 to 1.
     """
     places: set[float] = set()
-    with suppress(TypeError, ValueError):
-        given = depths.split(",") if isinstance(depths, str) else depths
-        if isinstance(depths, str) and depths.isdecimal() and depths != "0":
-            given = int(depths)
-        if isinstance(given, int):
-            places = {number / (given - 1) for number in range(given)} if 2 <= given <= 1000 else set()
-        else:
+    given: int | Iterable[float | str] = depths
+    if isinstance(depths, str):
+        given = int(depths) if depths.isdecimal() and depths != "0" else depths.split(",")
+    if not isinstance(given, int):
+        with suppress(TypeError, ValueError):
             places = set(map(float, given))
+    elif 2 <= given <= 1000:
+        places = {number / (given - 1) for number in range(given)}
     if not places or not all(0 <= depth <= 1 for depth in places):
         raise DataError(
             f"depths {depths!r} are neither a list of numbers from 0 (the start) to 1 (the end), such as 0,0.5,1, nor "
@@ -198,13 +198,16 @@ def _from_file(
     As in RULER, the length includes the generated tokens. The last generated token is not fed, so its position is free
     for BOS.
     """
-    fields, given, name = PromptFields(options.prompt_field, options.answer_field), options.prompts, "in memory"
+    fields = PromptFields(options.prompt_field, options.answer_field)
+    given, name = options.prompts, "in memory"
     if isinstance(given, (str, Path)):
         rows, name = read_prompts(given, fields)
     else:
         rows = (prompt_row(row, fields, f"prompt {number}", "prompts") for number, row in enumerate(given or ()))
-    encoder, made = TextEncoder(tokenizer), {length: list[Prompt]() for length in lengths}
-    skipped, taken, new_tokens, longest = Counter[str](), Counter[tuple[str, int]](), dict[str, int](), 0
+    encoder = TextEncoder(tokenizer)
+    made: dict[int, list[Prompt]] = {length: [] for length in lengths}
+    skipped, taken, new_tokens = Counter[str](), Counter[tuple[str, int]](), Counter[str]()
+    longest = 0
     for row in rows:
         if len(encoder.first(row.prompt.encode(), lengths[-1] + 1)) > lengths[-1]:  # before all of it is read
             longest = max(longest, lengths[-1] + 1)
@@ -220,16 +223,17 @@ def _from_file(
         else:
             taken[row.task, length] += 1
             made[length].append(prompt)
-            new_tokens[row.task] = max(prompt.new_tokens, new_tokens.get(row.task, 0))
+            new_tokens[row.task] = max(prompt.new_tokens, new_tokens[row.task])
     if empty := [f"{length:,}" for length, of_length in made.items() if not of_length]:
         raise DataError(
             f"no prompt belongs to length {', '.join(empty)}: each prompt is asked at the smallest length that fits "
             f"it, and the longest takes at least {longest:,} positions with its generated tokens; give other lengths",
             "lengths",
         )
-    alone = sorted({prompt.task for of_length in made.values() for prompt in of_length if len(prompt.questions) > 1})
-    protocol = {"task": FILE, "depths": [], "new_tokens": new_tokens, "alone": alone, "bos": options.bos}
-    return RetrievalPrompts(tokenizer, bos, made, options.source or name, protocol, skipped)
+    found = RetrievalPrompts(tokenizer, bos, made, options.source or name, {}, skipped)
+    alone = sorted({prompt.task for prompt in found.every if len(prompt.questions) > 1})
+    protocol = {"task": FILE, "depths": [], "new_tokens": dict(new_tokens), "alone": alone, "bos": options.bos}
+    return replace(found, protocol=protocol)
 
 
 def _prompt_of(row: PromptRow, encoder: TextEncoder, bos: int | None, options: RetrievalOptions) -> Prompt:
@@ -267,9 +271,11 @@ def prompts_sha256(prompts: Iterable[Prompt]) -> str:
     """
     digest = hashlib.sha256()
     for prompt in prompts:
-        parts = [question.ids for question in prompt.questions]
-        if (asked := prompt.generation) is not None:
-            sizes = [size for question in prompt.questions for size in (len(question.ids), question.tokens)]
+        parts, sizes = [], []
+        for question in prompt.questions:
+            parts.append(question.ids)
+            sizes += [len(question.ids), question.tokens]
+        if asked := prompt.generation:
             parts += [asked.ids, np.array([*sizes, len(asked.ids), asked.new_tokens])]
         for part in parts:
             digest.update(part.astype("<i8").tobytes())

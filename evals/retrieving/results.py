@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from ...output.formatting import escaped, visible
 from ..checking import Count, Length, Parsed, Share
@@ -141,6 +141,11 @@ class PairedAnswersRow:
     low: float | None
     high: float | None
 
+    @property
+    def change(self) -> Estimate:
+        """The change with its interval."""
+        return Estimate(self.delta_nll, self.low, self.high)
+
 
 @dataclass(frozen=True)
 class EffectiveRow:
@@ -191,23 +196,21 @@ class Accuracy(Metric["Retrieval", AccuracyRow]):
         overall = [row for row in self.rows(stored) if row.is_overall]
         effective, tasks, from_file = EFFECTIVE.rows(stored), stored.tasks, stored.is_from_file
         names = [stored.markdown_name(row.schedule) for row in effective]
-        scores = {(row.schedule, row.length): accuracy_cell(row) for row in overall}
-        losses = {
-            (row.schedule, row.length): interval_cell(row.answer_nll, row.answer_nll_low, row.answer_nll_high)
-            for row in overall
-        }
+        losses = []
+        for row in overall:
+            nll = interval_cell(row.answer_nll, row.answer_nll_low, row.answer_nll_high)
+            losses.append((stored.named(row.schedule), row.length, nll))
         parts = ["\n".join(stored.sentences())]
         if tasks:
             fewer = {row.length: row.tasks for row in overall if row.tasks < len(tasks)}
             at = "".join(f"; {count} at {length:,}" for length, count in fewer.items())
             parts.append(f"Mean over {len(tasks)} tasks ({', '.join(map(escaped, tasks))}){at}:")
-        corner = "score" if from_file else "accuracy"
-        parts.append(table(stored.lengths, corner, scores, stored.schedules, stored.named))
+        parts.append(stored.main_table())
         reached = [f"{row.length:,}" if row.length else "none" for row in effective]
         parts.append(f"Effective length: {', '.join(map(' '.join, zip(names, reached)))}.")
         chance = "" if from_file else f"; chance, any number of {DIGITS} digits, is {CHANCE:.2f}"
         parts.append(f"NLL of the whole answer in place (nats{chance}):")
-        parts.append(table(stored.lengths, "answer NLL", losses, stored.schedules, name=stored.named))
+        parts.append(table("answer NLL", losses))
         return parts
 
 
@@ -218,33 +221,26 @@ class PairedLoss(Metric["Retrieval", PairedAnswersRow]):
 
     def reduce(self, stored: Retrieval) -> list[PairedAnswersRow]:
         """Returns one row for each schedule except the baseline and each length that both have."""
-        baseline = stored.baseline
-        found = [
-            (schedule, length)
-            for schedule, length in stored.tables
-            if schedule != baseline and (baseline, length) in stored.tables
-        ]
-        comparisons, rows = len({schedule for schedule, _ in found}), []
+        baseline, tables = stored.baseline, stored.tables
+        found = [key for key in tables if key[0] != baseline and (baseline, key[1]) in tables]
+        comparisons = len({schedule for schedule, _ in found})
+        rows = []
         for schedule, length in found:
-            nll, prompts = stored.change(schedule, length, comparisons), len(stored.by_length[schedule, length])
-            figures = (prompts, comparisons, nll.mean, nll.low, nll.high)
+            nll = stored.change(schedule, length, comparisons)
+            figures = (len(stored.by_length[schedule, length]), comparisons, nll.mean, nll.low, nll.high)
             rows.append(PairedAnswersRow(schedule, baseline, length, *figures))
         return rows
 
     def to_markdown(self, stored: Retrieval) -> list[str]:
         """Returns a table of the changes."""
         rows = self.rows(stored)
-        cells = {
-            (row.schedule, row.length): change_cell(Estimate(row.delta_nll, row.low, row.high), SENTENCE)
-            for row in rows
-        }
         if not rows:
             return []
-        labels = [label for label in stored.schedules if label != stored.baseline]
+        cells = [(stored.named(row.schedule), row.length, change_cell(row.change, SENTENCE)) for row in rows]
         what = f"on the same prompts (nats; {together(rows[0].comparisons)} at each length)"
         return [
             f"Change in answer NLL against {stored.markdown_name(stored.baseline)} {what}:",
-            table(stored.lengths, "change", cells, labels, name=stored.named),
+            table("change", cells),
         ]
 
 
@@ -262,7 +258,8 @@ class EffectiveLength(Metric["Retrieval", EffectiveRow]):
         """Returns one row per schedule."""
         overall = {(row.schedule, row.length): row.accuracy for row in ACCURACY.rows(stored) if row.is_overall}
 
-        needed, rows = RELATIVE * overall.get((stored.baseline, min(stored.lengths, default=0)), 0.0), []
+        needed = RELATIVE * overall.get((stored.baseline, min(stored.lengths, default=0)), 0.0)
+        rows = []
         for label in stored.schedules:
             reached = None
             for length in stored.lengths:  # up to the first length that has a lower score or was not measured
@@ -377,12 +374,12 @@ class Retrieval(Saved):
         parts = [row for row in self.rows if not row.is_overall]
         if not parts:
             return super().tables_of_metrics()
-        what, names = "task" if self.is_from_file else "depth", list(dict.fromkeys(row.part for row in parts))
+        what = "task" if self.is_from_file else "depth"
         tables = [f"## By {what}", f"Score with its Wilson {PERCENT} interval, and the answer's NLL."]
         for schedule in self.schedules:
             own = [row for row in parts if row.schedule == schedule]
-            cells = {(row.part, row.length): f"{accuracy_cell(row)} {row.answer_nll:.2f}" for row in own}
-            tables += [f"### {self.markdown_name(schedule)}", table(self.lengths, what, cells, names)]
+            cells = [(row.part, row.length, f"{accuracy_cell(row)} {row.answer_nll:.2f}") for row in own]
+            tables += [f"### {self.markdown_name(schedule)}", table(what, cells)]
         return [*super().tables_of_metrics(), *tables]
 
     def protocol_line(self) -> str:
@@ -414,6 +411,12 @@ class Retrieval(Saved):
             f"{asked}. Scores have Wilson {PERCENT} intervals, losses {PERCENT} t intervals over prompts "
             f"({LEAST_DOCUMENTS} or more). {bar}. Prompts sha256 {self.data['sha256'][:12]}"
         )
+
+    def main_table(self) -> str:
+        """Returns the table of accuracies over all depths or tasks."""
+        corner = "score" if self.is_from_file else "accuracy"
+        overall = [row for row in self.rows if row.is_overall]
+        return table(corner, [(self.named(row.schedule), row.length, accuracy_cell(row)) for row in overall])
 
     def sentences(self) -> list[str]:
         """Describes the accuracies, and the largest decrease of the answers' loss at the longest length."""
@@ -463,17 +466,10 @@ class Retrieval(Saved):
                 curves[row.schedule].append((row.length, row.accuracy, row.accuracy_low, row.accuracy_high))
         return curves
 
-    def _summary(self) -> str:
-        lengths = ", ".join(f"{length:,}" for length in self.lengths)
-        schedules = ", ".join(map(self.named, self.schedules))
-        prompts = f"{self.protocol['task']}, {self.data['documents']} prompts"
-        return f"{self._model}: {schedules}; at {lengths} tokens; {prompts}"
-
     def _other_files(self) -> dict[str, bytes]:
         # JSON keeps each answer on one line
-        texts: Sequence[Any] = [each.generated and json.dumps(each.generated) for each in self.answers]
-        written = [replace(each, generated=text) for each, text in zip(self.answers, texts, strict=True)]
-        return {"answers.csv": csv_file(Answer, written)}
+        rows = [replace(each, generated=each.generated and json.dumps(each.generated)) for each in self.answers]
+        return {"answers.csv": csv_file(Answer, rows)}
 
     def _heading(self) -> str:
         return f"Retrieval ({self.protocol['task']})"

@@ -71,8 +71,7 @@ class RetrievalRun:
         """
         prompts = self.prompt_set.prompts
         asked = {"lengths": list(prompts), **self.prompt_set.protocol, "source": self.prompt_set.source}
-        sizes = {"batch_tokens": self.options.batch_tokens}
-        about = {"kind": "retrieval", "facts": self.facts, **sizes, **asked}
+        about = {"kind": "retrieval", "facts": self.facts, "batch_tokens": self.options.batch_tokens, **asked}
         runner = Runner(self.facts, store, group, self.notes, self.backend.work)
         plans = {length: plan_prompts(of_length, self.batch_tokens) for length, of_length in prompts.items()}
         with self.backend.ready():
@@ -120,13 +119,15 @@ class RetrievalRun:
             return {"nll": (np.float32, tokens), "first": (np.bool_, tokens), "ids": (np.int32, ids)}
 
         def finish(finished: Mapping[int, Arrays]) -> None:
-            decode, answers = self.prompt_set.tokenizer.decode, dict[int, Answer]()
+            decode = self.prompt_set.tokenizer.decode
+            answers: dict[int, Answer] = {}
             for batch in job.plan.batches:
                 arrays, start = finished[batch.number], 0
                 for number, ids in zip(batch.feeds, arrays["ids"], strict=True):
                     prompt = prompts[number]
                     own = slice(start, start + prompt.answer_tokens)
-                    start, correct = own.stop, bool(arrays["first"][own].all())
+                    start = own.stop
+                    correct = bool(arrays["first"][own].all())
                     score, written = float(correct), None
                     if asked := prompt.generation:
                         written = str(decode(ids[ids >= 0].tolist(), skip_special_tokens=True))
@@ -158,13 +159,14 @@ def plan_prompts(prompts: Sequence[Prompt], batch_tokens: int) -> BatchPlan[int]
     def shape(number: int) -> tuple[int, ...]:
         """Returns the sizes that all prompts of a batch have in common."""
         prompt = prompts[number]
-        generated = (len(prompt.generation.ids), prompt.new_tokens) if prompt.generation else ()
-        return (prompt.length, len(prompt.questions), *generated)
+        generated = len(prompt.generation.ids) if prompt.generation else 0
+        return prompt.length, len(prompt.questions), generated, prompt.new_tokens
 
     batches: list[Batch[int]] = []
     ordered = sorted(range(len(prompts)), key=shape, reverse=True)
     for (positions, questions, *_), alike in itertools.groupby(ordered, shape):
-        numbers, together = tuple(alike), max(1, batch_tokens // positions) if questions == 1 else 1
+        numbers = tuple(alike)
+        together = max(1, batch_tokens // positions) if questions == 1 else 1
         for start in range(0, len(numbers), together):
             batches.append(Batch(len(batches), numbers[start : start + together], positions))
     return BatchPlan(tuple(batches))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
-from itertools import cycle, islice
+from itertools import count, cycle, islice, takewhile
 from typing import TypeVar
 
 import torch
@@ -41,14 +41,16 @@ def search(space: Space, budget: Budget, windows: Sequence[WeightedWindow], tria
         windows: the windows to learn from, in the order in which they are fed.
         trials: computes the losses.
     """
-    point, compared, steps = space.start, windows[: budget.compared], budget.steps
+    steps = budget.steps
     checked_after = {round(steps * n / (CHECKS - 1)) - 1 for n in range(1, CHECKS)}  # the last step among them
-
-    checks = [trials.check(space.start)]
-    if compared:
-        point = least(trials.compare(space.starts, compared)).point
-    average, feed = point, cycle(windows)
-    numbers, rates = torch.tensor(point, dtype=torch.float64), torch.tensor(space.rates, dtype=torch.float64)
+    point = space.start
+    checks = [trials.check(point)]
+    if budget.compared:
+        point = least(trials.compare(space.starts, windows[: budget.compared])).point
+    average = point
+    feed = cycle(windows)
+    numbers = torch.tensor(point, dtype=torch.float64)
+    rates = torch.tensor(space.rates, dtype=torch.float64)
     adam = torch.optim.Adam([numbers], lr=1.0, betas=BETAS)
     for step in range(steps):
         before = numbers.clone()
@@ -82,15 +84,18 @@ class Steps:
     """
 
     def __init__(self, store: Store, facts: Facts, group: Group) -> None:
-        self._store, self._key, self._taken = store if group.world.leads else Store(), key_of(facts), 0
-        records = enumerate(sorted(dict(self._store.records(self._key)).items()))
+        self._store = store if group.world.leads else Store()
+        self._key = key_of(facts)
+        self._taken = 0
+        records = dict(self._store.records(self._key))
         # All steps after a damaged step are computed again.
-        whole = [content for place, (number, content) in records if number == place]
+        whole = [records[number] for number in takewhile(records.__contains__, count())]
         self.kept: list[bytes] = group.from_leader(whole)
 
     def take(self, compute: Callable[[], T]) -> tuple[T, bool]:
         """Returns the numbers of the next step, decoded from JSON, and whether they were computed now."""
-        number, self._taken = self._taken, self._taken + 1
+        number = self._taken
+        self._taken += 1
         is_new = number == len(self.kept)
         if is_new:
             self.kept.append(json.dumps(compute()).encode())
@@ -151,8 +156,9 @@ class Trials:
         self.spent += tokens
         trials += [Trial(self.spent, point, loss) for point, loss in zip(points, losses, strict=True)]
         if is_new:
-            state = f"loss {min(losses):.4f}{' held out' if trials is self.checks else ''}"
+            where = " held out" if trials is self.checks else ""
             first, best = self.checks[0].loss, least(self.checks).loss
-            self._progress.say(f"{state} (held out {first:.4f} at first, {best:.4f} at best)")
+            state = f"loss {min(losses):.4f}{where} (held out {first:.4f} at first, {best:.4f} at best)"
+            self._progress.say(state)
             self._progress.add(tokens)
         return slope

@@ -88,8 +88,7 @@ def verdict(changes: Mapping[str, Estimate], lengths: Sequence[int], judges: int
         return f"{_STANDINGS[change.sign]} {name}{cut}{remark}: {figure}"
 
     if over.sign is None:
-        told = others if unmoved else changes.items()
-        shown = ", ".join(standing(*each) for each in told)
+        shown = ", ".join(standing(*each) for each in (others if unmoved else changes.items()))
         said.append(f"Not proved {at}, because the documents that measure the schedule also chose it: {shown}.")
         return " ".join([*said, f"Give {ENOUGH} documents of {lengths[-1]:,} tokens or more."])
     where = f"{at.capitalize()}, on {judges} documents not used to search"

@@ -52,15 +52,24 @@ class SearchOptions(RunOptions):
         super().__post_init__()
         if self.budget_tokens is not None and self.budget_windows is not None:
             raise DataError("the budget is given in windows and in tokens; drop one", "budget_windows", "budget_tokens")
-        if self.engine is not None and self.engine not in ENGINES:
-            known = suggest(self.engine, ENGINES, f"choose from {', '.join(ENGINES)}")
-            raise DataError(f"engine {self.engine!r} is not known; {known}", "engine")
+        check_engine(self.engine)
 
     def feeds(self, target: int) -> int:
         """Returns the maximum number of windows of ``target`` tokens to feed."""
         if self.budget_tokens is not None:
             return self.budget_tokens // target
         return WINDOWS if self.budget_windows is None else self.budget_windows
+
+
+def check_engine(engine: str | None) -> None:
+    """Checks that an engine is a key of ``ENGINES``, or None.
+
+    Raises:
+        DataError: it is neither.
+    """
+    if engine is not None and engine not in ENGINES:
+        known = suggest(engine, ENGINES, f"choose from {', '.join(ENGINES)}")
+        raise DataError(f"engine {engine!r} is not known; {known}", "engine")
 
 
 def places(out: str | Path) -> tuple[Path, Path]:

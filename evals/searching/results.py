@@ -14,7 +14,7 @@ from ...engines import ENGINES, deviations
 from ...engines.exported import applied_options, patch_command
 from ...errors import CheckpointError
 from ...files import local_path, write_checked
-from ...output.formatting import code_span, cut, escaped, markdown
+from ...output.formatting import code_span, escaped, markdown
 from ...planning.plan import Plan
 from ...schedules import Schedule, specs
 from ...schedules.fields import PROVENANCE
@@ -22,9 +22,9 @@ from .. import checking
 from ..backends.schedules import label
 from ..checking import Damaged
 from ..facts import AS_IS, TRUNCATION
-from ..metrics import verdicts
+from ..metrics import perplexity, verdicts
 from ..metrics.base import Metric
-from ..metrics.cells import Line, digits, exp, percent
+from ..metrics.cells import Line, digits, percent
 from ..metrics.drawing import Curves
 from ..metrics.stored import Measured
 from ..metrics.verdicts import worse_than_a_guess
@@ -43,13 +43,13 @@ def commands(model: str, schedule: str, plan: Plan, engine: str | None) -> list[
         plan: the plan of the schedule.
         engine: a key of ``ENGINES``, or None.
     """
-    using = ["--schedule", schedule, *applied_options(plan.request)]
     patch = patch_command(model, schedule, plan.request)
     if engine is None:
         return [patch]
-    if not deviations(ENGINES[engine], plan):  # the engine computes a patched folder as planned
-        return [patch, shlex.join(["ropescale", "export", "OUT", "--for", engine])]
-    return [shlex.join(["ropescale", "export", model, "--for", engine, *using])]
+    if deviations(ENGINES[engine], plan):
+        using = ["--for", engine, "--schedule", schedule, *applied_options(plan.request)]
+        return [shlex.join(["ropescale", "export", model, *using])]
+    return [patch, shlex.join(["ropescale", "export", "OUT", "--for", engine])]
 
 
 class Finding(Metric["SearchResult", FoundRow]):
@@ -135,12 +135,8 @@ class SearchResult(Saved):
     @property
     def _perplexities(self) -> dict[str, dict[str, float]]:
         """The perplexities of the schedules and of truncation, by length; lengths are text, as in JSON."""
-        found: dict[str, dict[str, float]] = {}
-        for row in self.comparison.rows:
-            found.setdefault(self.named(row.schedule), {})[str(row.length)] = row.ppl
-        for length, loss in self.comparison.truncated_losses.items():
-            found.setdefault(TRUNCATION, {})[str(length)] = exp(loss)
-        return found
+        points = perplexity.curves_of(self.comparison).items()
+        return {self.named(label): {str(length): ppl for length, ppl, *_ in own} for label, own in points}
 
     def changes(self) -> dict[str, Estimate]:
         """Returns the loss of the found schedule at the target minus those of the start, the unchanged model, and
@@ -215,12 +211,14 @@ class SearchResult(Saved):
     def main_table(self) -> str:
         """Returns the command that patches with the schedule, and a table of the perplexities at the target and at the
         trained length, and of the found schedule's changes."""
-        (short, *_, target), found, changes = self.comparison.lengths, self.named(self.label), self.changes()
+        short, *_, target = self.comparison.lengths
+        found, ppl, changes = self.named(self.label), self._perplexities, self.changes()
         lines = []
-        for name in dict.fromkeys([found, *self._perplexities]):
-            change = "-" if name == found else percent(changes[name]) if name in changes else ""
-            cells = [digits(self._perplexities[name][str(n)], 4) for n in (target, short)]
-            lines.append([f"{escaped(name)} (last {short:,})" if name == TRUNCATION else escaped(name), *cells, change])
+        for name in dict.fromkeys([found, *ppl]):
+            shown = f"{TRUNCATION} (last {short:,})" if name == TRUNCATION else escaped(name)
+            cells = [digits(ppl[name][str(length)], 4) for length in (target, short)]
+            change = percent(changes[name]) if name in changes else ""
+            lines.append([shown, *cells, "-" if name == found else change])
         said = f"Perplexity, and the difference of the found schedule at {target:,} tokens (below 0: it is better):"
         header = ["schedule", f"at {target:,}", f"at {short:,}", "difference"]
         return f"```sh\n{self.command}\n```\n\n{said}\n\n{markdown(header, lines, right=range(1, 4))}"
@@ -242,10 +240,6 @@ class SearchResult(Saved):
             f"{self.rests_on()} By {p['method']} over {p['numbers']} numbers from {start}, weights frozen, seed "
             f"{p['seed']}; {self.comparison_tokens:,} more tokens measured it."
         )
-
-    def _summary(self) -> str:
-        method = f"{self.protocol['method']}, {self.search.spent:,} tokens"
-        return f"{self._model}: {cut(self.search.spec, 120)}; {method}"
 
     def _curves(self) -> Curves:
         return self.comparison._curves()

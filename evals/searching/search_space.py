@@ -120,26 +120,26 @@ class Ramp:
         ``point``, [numbers]."""
         values = {name: torch.tensor(value, dtype=torch.float64) for name, value in self._default.items()}
         values |= dict(zip(self.names, point.unbind(), strict=True))
-        start, end, log_factor = (
-            self._end(values["start"], torch.floor),
-            self._end(values["end"], torch.ceil),
-            values["log_factor"],
-        )
+        start = self._end(values["start"], torch.floor)
+        end = self._end(values["end"], torch.ceil)
         base = torch.tensor(self.rope.inv_freq(), dtype=torch.float64)
         pairs = torch.arange(self.rope.pairs, dtype=torch.float64)
         ramp = ((pairs - start) / (end - start)).clamp(0, 1)
-        inv_freq = base * ((1 - ramp) + ramp * torch.exp(-log_factor))
+        inv_freq = base * ((1 - ramp) + ramp * torch.exp(-values["log_factor"]))
         return inv_freq, self._scale(values) * self.rope.table_scale
 
     def _end(self, pair: torch.Tensor, rounded: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
         """Returns an end of the ramp; rounding uses a straight-through gradient."""
-        return pair + (rounded(pair) - pair).detach() if self.shape.whole else pair
+        if not self.shape.whole:
+            return pair
+        return pair + (rounded(pair) - pair).detach()
 
     def _scale(self, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
         if self.shape.scale == "free":
             return torch.exp(values["log_scale"])
-        one = torch.ones((), dtype=torch.float64)
-        return one if self.shape.scale == "one" else one + 0.1 * values["log_factor"]
+        if self.shape.scale == "one":
+            return torch.ones((), dtype=torch.float64)
+        return 1 + 0.1 * values["log_factor"]
 
     def nearest(self, point: Sequence[float]) -> Point:
         """Returns the nearest point within the bounds: ``0 <= start < end <= rotary dim - 1``, and at least the default
@@ -162,11 +162,12 @@ class Ramp:
         return self._yarn(self._default | dict(zip(self.names, point, strict=True)), float(scale))
 
     def _yarn(self, values: Mapping[str, float], scale: float) -> Yarn:
-        start, end, factor = values["start"], values["end"], float(f"{math.exp(values['log_factor']):.14g}")
+        start, end = values["start"], values["end"]
         if self.shape.whole:  # between two pairs, so that rounding a logarithm cannot reach another pair
-            start, end = math.floor(start) + 0.5, math.ceil(end) - 0.5
-        turns = self._turns(start), self._turns(end)
-        return Yarn(factor, *turns, truncate=self.shape.whole, attention_factor=scale)
+            start = math.floor(start) + 0.5
+            end = math.ceil(end) - 0.5
+        factor = float(f"{math.exp(values['log_factor']):.14g}")
+        return Yarn(factor, self._turns(start), self._turns(end), truncate=self.shape.whole, attention_factor=scale)
 
     def _turns(self, pair: float) -> float:
         """Returns the turns of a pair, which may be fractional, within the trained length, for unscaled
@@ -219,27 +220,25 @@ class Space:
 
     def nearest(self, point: Sequence[float]) -> Point:
         """Returns the nearest point within the bounds."""
-        return tuple(chain.from_iterable(each.nearest(part) for each, part in self.parts(point)))
+        return tuple(chain.from_iterable(ramp.nearest(point[part]) for _, ramp, part in self._parts))
 
     def tables(self, point: torch.Tensor) -> DiffTables:
         """Returns the tables of each layer type, differentiable with respect to ``point``, float64 [numbers]."""
-        sizes = [len(each.names) for each in self.families.values()]
-        parts = zip(self.families.items(), point.split(sizes), strict=True)
-        return {key: each.table(part) for (key, each), part in parts}
+        return {key: ramp.table(point[part]) for key, ramp, part in self._parts}
 
     def schedule(self, point: Point) -> Schedule | dict[str, Schedule]:
         """Returns the schedule of all changed layers, or a dict by layer type if their schedules differ."""
-        found = (each.schedule(tuple(part)) for each, part in self.parts(point))
-        schedules = dict(zip(self.families, found, strict=True))
+        schedules = {key: ramp.schedule(point[part]) for key, ramp, part in self._parts}
         distinct = set(map(repr, schedules.values()))
         return schedules if len(distinct) > 1 else next(iter(schedules.values()))
 
-    def parts(self, point: Sequence[float]) -> Iterator[tuple[Ramp, Sequence[float]]]:
-        """Yields each family and its numbers."""
+    @property
+    def _parts(self) -> Iterator[tuple[str, Ramp, slice]]:
+        """Yields each layer type, its family, and the place of its numbers."""
         at = 0
-        for each in self.families.values():
-            yield each, point[at : at + len(each.names)]
-            at += len(each.names)
+        for key, ramp in self.families.items():
+            yield key, ramp, slice(at, at + len(ramp.names))
+            at += len(ramp.names)
 
 
 Divided = tuple[Sequence[float], Sequence[float], Sequence[float]]
@@ -268,9 +267,8 @@ class Learned:
     @property
     def tables(self) -> dict[str, Divided]:
         """The frequencies of each layer type: the model's own, those of the start, and those found."""
-        start, found = (
-            self.space.tables(torch.tensor(point, dtype=torch.float64)) for point in (self.space.start, self.point)
-        )
+        points = (torch.tensor(point, dtype=torch.float64) for point in (self.space.start, self.point))
+        start, found = map(self.space.tables, points)
         own = {key: layer.rope.inv_freq() for key, layer in self.plan.layers.items()}
         return {key: (own[key], start[key][0].tolist(), found[key][0].tolist()) for key in own}
 
@@ -304,7 +302,8 @@ def space_of(plan: Plan, target: int, engine: str | None = None) -> Space:
     # Shapes with the most freedom first.
     shapes = [RampShape(scale=scale, whole=whole) for whole, scale in product((False, True), _SCALES)]
     shapes += [RampShape(scale=scale, form="table") for scale in _SCALES]
-    spaces, known = [_space(plan, target, shape) for shape in shapes], ENGINES[engine]
+    spaces = [_space(plan, target, shape) for shape in shapes]
+    known = ENGINES[engine]
     for differs in (_in_the_folder, _with_commands):
         for space in spaces:
             if not differs(space, plan, known):
@@ -318,8 +317,10 @@ def space_of(plan: Plan, target: int, engine: str | None = None) -> Space:
 
 
 def _space(plan: Plan, target: int, shape: RampShape) -> Space:
-    ropes = {key: layer.rope for key, layer in plan.layers.items()}
-    return Space({key: Ramp(rope, target / rope.original_length, shape) for key, rope in ropes.items()})
+    families = {}
+    for key, layer in plan.layers.items():
+        families[key] = Ramp(layer.rope, target / layer.rope.original_length, shape)
+    return Space(families)
 
 
 def _in_the_folder(space: Space, plan: Plan, engine: Engine) -> str:

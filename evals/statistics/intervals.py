@@ -355,9 +355,6 @@ def estimate(
 FEW = {5: 0.857, 6: 0.883, 7: 0.907, 8: 0.927}
 """The lowest coverage of the 95% interval, by number of documents; from 9 documents on, it is 93% or more."""
 
-NEIGHBOURS = 0.93
-"""The lowest coverage of intervals over blocks, for neighbouring windows that correlate by at most 0.5."""
-
 
 def over_documents(documents: int) -> str:
     """Describes the coverage of an interval over few documents, or why there is none; "" for enough documents."""
@@ -369,12 +366,5 @@ def over_documents(documents: int) -> str:
     return f"covers {share}% or more in our simulations of {documents} documents (docs/intervals.md)"
 
 
-def least_text(sliding: bool) -> str:
-    """Describes the length that a single document needs for an interval."""
-    return f"{LEAST_WINDOWS} pieces of 1,024 tokens" if sliding else f"{LEAST_WINDOWS} windows"
-
-
-def over_blocks() -> str:
-    """Describes the coverage of an interval over blocks of windows."""
-    simulated = "in our simulations of neighbouring windows that correlate by up to 0.5 (docs/intervals.md)"
-    return f"{NEIGHBOURS:.0%} or more {simulated}"
+OVER_BLOCKS = "covers 93% or more in our simulations of neighbouring windows that correlate by up to 0.5"
+"""The coverage of an interval over blocks of windows (docs/intervals.md)."""

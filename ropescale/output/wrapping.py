@@ -163,27 +163,13 @@ def _block_html(block: str) -> str:
     return "" if block.startswith("![") else f"<p>{text}</p>"
 
 
-_SIGNED = re.compile(r"([+-])([\d.]+)%? (?:± ([\d.]+)|\(([+-])\S+ to ([+-])).*")
-
-
-def _side(cell: str) -> str:
-    """Returns a class for a difference whose interval excludes zero: "better" below zero, or "worse"; else ""."""
-    found = _SIGNED.fullmatch(cell)
-    if not found:
-        return ""
-    sign, mean, half, low, high = found.groups()
-    is_sure = float(mean) > float(half) if half else low == high
-    return f' class="{"worse" if sign == "+" else "better"}"' if is_sure else ""
-
-
 def _html(table: Grid) -> str:
     sides = ["right" if i in table.right else "left" for i in range(len(table.header))]
 
     def line(tag: str, cells: Sequence[str]) -> str:
         style = "padding: 0.2em 0.8em; white-space: nowrap"
         words = (
-            f'<{tag}{_side(cell)} style="text-align: {side}; {style}">{_text(cell)}</{tag}>'
-            for side, cell in zip(sides, cells)
+            f'<{tag} style="text-align: {side}; {style}">{_text(cell)}</{tag}>' for side, cell in zip(sides, cells)
         )
         return f"<tr>{''.join(words)}</tr>"
 

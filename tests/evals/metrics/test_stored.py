@@ -1,8 +1,8 @@
-"""Ranges of tokens, as masks and clipped to a window: closed forms."""
+"""Ranges of tokens, as masks: closed forms."""
 
 import numpy as np
 
-from ropescale.evals.metrics.stored import kept, ranges_of, within
+from ropescale.evals.metrics.stored import kept, ranges_of
 
 
 def test_ranges_and_masks_are_the_same_tokens():
@@ -15,5 +15,3 @@ def test_a_range_that_starts_before_the_first_token_counts_from_it():
     """The values are those of the tokens 3, 4, 5 and 6."""
     found = kept(np.arange(4.0), [(0, 2), (1, 4), (6, 9)], 3)
     assert np.array_equal(found, [0, np.nan, np.nan, 3], equal_nan=True)
-    assert within([(1, 4), (5, 5), (6, 9), (8, 9), (0, 3)], 3, 4) == [(0, 1), (3, 4)]
-    assert within(None, 3, 4) is None

@@ -96,7 +96,7 @@ def test_an_engine_leaves_out_what_it_would_not_compute(everything):
     found = find_candidates(CONFIG, 256, {}, "llama.cpp")
     assert {AS_IS, "linear:factor=4"} <= set(found.specs) < set(everything.specs)
     assert any("llama.cpp computes" in why for why in found.left_out.values())
-    with pytest.raises(ScheduleError, match="engine 'ollama' is not known; did you mean"):
+    with pytest.raises(DataError, match="engine 'ollama' is not known; did you mean"):
         find_candidates(CONFIG, 256, {}, "ollama")
 
 

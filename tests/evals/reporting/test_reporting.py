@@ -176,7 +176,7 @@ def test_the_same_text_in_the_tokens_of_another_tokenizer_is_not_paired_and_that
     runs = load(tokenized)
     found = [hashlib.sha256(np.array(t(TEXT, add_special_tokens=False).input_ids, "<i8").tobytes()).hexdigest()
              for t in (tiny.byte_tokenizer(), pair_tokenizer())]  # fmt: skip
-    assert [run.result.ids for run in runs] == [(found[0],), (found[0],), (found[1],)] and found[0] != found[1]
+    assert [run.result.ids for run in runs] == [[found[0]], [found[0]], [found[1]]] and found[0] != found[1]
     pairs = {
         (base, int(each)) for base in range(6) for each in range(6)
         if series_of(runs)[each].label in changes(tokenized, base)

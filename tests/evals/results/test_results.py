@@ -180,7 +180,7 @@ def test_the_csv_has_one_line_per_row_with_the_change_beside_it(result):
 
 
 def test_a_notebook_has_a_line_and_the_tables_of_the_markdown(result):
-    assert len(repr(result)) < 250 and all(each in repr(result) for each in [*result.schedules, "5 documents"])
+    assert repr(result) == "<Result of LlamaForCausalLM: Perplexity against length, some ids>"
     answer, page = result._repr_html_().split("<details><summary>All tables</summary>")
     assert answer.count("<table>") == 1 and all(html.escape(each) in answer for each in result.sentences())
     tables = [block.splitlines() for block in result.to_markdown().split("\n\n") if block.startswith("|")]
