@@ -71,7 +71,7 @@ SPECS = [
     ("yarn", {"target_length": "256"}),
     ("dynamic:factor=4", {}),
     (Half(), {}),
-    ("dynamic-yarn", {"freeze_at": 200}),
+    ("dynamic-yarn", {"freeze_at": 99}),
 ]
 
 

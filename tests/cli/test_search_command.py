@@ -29,7 +29,7 @@ def search(ran, checkpoint, texts):
 
 
 @pytest.mark.usefixtures("one_thread")
-def test_its_schedule_is_printed_and_its_file_is_one_for_every_command(
+def test_its_schedule_is_printed_and_its_file_serves_all_commands(
     ran, search, checkpoint, texts, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)

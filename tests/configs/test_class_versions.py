@@ -13,12 +13,8 @@ from ropescale.configs import class_defaults
 from ropescale.engines import transformers4
 
 LAST = "4.57.6"
-INSIDE_OTHERS = {
-    "emu3_text_model": "emu3",
-    "mllama_text_model": "mllama",
-    "qwen2_5_omni_thinker": "qwen2_5_omni",
-    "qwen3_omni_moe_thinker": "qwen3_omni_moe",
-}
+INSIDE_OTHERS = {f"{name}_text_model": name for name in ("emu3", "mllama")}
+INSIDE_OTHERS |= {f"{name}_thinker": name for name in ("qwen2_5_omni", "qwen3_omni_moe")}
 """Models that version 4 knew as parts of others alone."""
 
 

@@ -189,9 +189,7 @@ SECTIONS["qwen2_5_omni"] = ["thinker_config", "text_config"]
 
 
 @pytest.mark.parametrize(("model_type", "path"), SECTIONS.items())
-def test_a_language_models_section_is_read_and_written_under_its_name_and_unknown_types_said(
-    model_type, path, tmp_path
-):
+def test_a_language_models_section_is_read_and_written_under_its_name_and_unknown_types_are(model_type, path, tmp_path):
     config = LLAMA
     for name in reversed(path):
         config = {name: config}

@@ -4,20 +4,9 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import configurations
 import pytest
-from configurations import (
-    DEEPSEEK_V3,
-    DEEPSEEK_YARN,
-    GPT_OSS,
-    LISTS,
-    LLAMA31,
-    LLAMA31_SCALING,
-    MINISTRAL3,
-    PHI3_128K,
-    QWEN3,
-    YARN_32,
-    plain,
-)
+from configurations import DEEPSEEK_V3, GPT_OSS, LISTS, LLAMA31, MINISTRAL3, PHI3_128K, QWEN3, YARN_32, plain
 from planning import make_plan, read_back
 from rotary_modules import assert_same_tables, stock_tables
 
@@ -47,7 +36,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "v4 llama with an explicit head_dim": LLAMA | {"rope_theta": 1e6, "head_dim": 96},
     "v4 llama, dynamic": LLAMA | {"rope_theta": 5e5, "rope_scaling": {"type": "dynamic", "factor": 2.0}},
     "llama 3.1": LLAMA31,
-    "both views of llama 3.1": LLAMA31 | {"rope_parameters": {**LLAMA31_SCALING, "rope_theta": 500000.0}},
+    "both views of llama 3.1": LLAMA31
+    | {"rope_parameters": {**configurations.LLAMA31_SCALING, "rope_theta": 500000.0}},
     "phi3 128k": PHI3_128K,
     "phi3 128k under its first name": PHI3_128K | {"rope_scaling": {"type": "su", **LISTS}},
     "phi3 4k": plain("phi3", 128, 4, 4096, original_max_position_embeddings=4096),
@@ -61,12 +51,12 @@ CONFIGS: dict[str, dict[str, Any]] = {
     | {"rope_parameters": {"full_attention": LINEAR | {"rope_theta": 3e6}}},
     "gemma3, multimodal": of("gemma3", text_config=GEMMA3_INSIDE),
     "gemma3, multimodal, saying nothing": of("gemma3"),
-    "gemma4 with its wide heads": of("gemma4_text", head_dim=64, global_head_dim=128, num_hidden_layers=6),
+    "gemma4, wide heads": of("gemma4_text", head_dim=64, global_head_dim=128, num_hidden_layers=6),
     "olmo3, v4": of("olmo3", rope_theta=123456.0, rope_scaling=YARN_8),
     "modernbert-decoder, v4": of("modernbert-decoder", global_rope_theta=1e5, local_rope_theta=3e4),
     "laguna with one layer type": of("laguna", num_hidden_layers=2, layer_types=["sliding_attention"] * 2),
     "beam": of("beam"),
-    "deepseek_v3, v4, MLA": DEEPSEEK_V3 | {"rope_scaling": DEEPSEEK_YARN | {"mscale_all_dim": 0.5}},
+    "deepseek_v3, v4, MLA": DEEPSEEK_V3 | {"rope_scaling": configurations.DEEPSEEK_YARN | {"mscale_all_dim": 0.5}},
     "ministral3": MINISTRAL3,
     "minimax_m2 in coordinates": of("minimax_m2", head_dim=128, rotary_dim=64, rope_theta=5000000),
     "mixtral without a head_dim": plain("mixtral", 4096, 32, 32768, 1e6),
@@ -108,10 +98,7 @@ GEOMETRIES = {
     "minimax_m2 in coordinates": {"all": (64, 128, 5e6, 196608, 196608)},
     "dbrx under its own names": {"all": (32, 32, 1e4, 1234, 1234)},
     "gemma3, v4": {"full_attention": (32, 32, 5e5, *AS_LONG), "sliding_attention": (32, 32, 2e4, *AS_LONG)},
-    "gemma4 with its wide heads": {
-        "full_attention": (128, 128, 1e6, *AS_LONG),
-        "sliding_attention": (64, 64, 1e4, *AS_LONG),
-    },
+    "gemma4, wide heads": {"full_attention": (128, 128, 1e6, *AS_LONG), "sliding_attention": (64, 64, 1e4, *AS_LONG)},
     "beam": {"sliding_attention": (128, 128, 1e4, None, None)},
     "laguna with one layer type": {"sliding_attention": (128, 128, 1e4, 131072, 131072)},
     "ministral3": {"all": (128, 128, 1e6, 16384, 262144)},

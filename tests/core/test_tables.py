@@ -40,14 +40,6 @@ def test_a_model_patched_in_memory_is_computed_from_the_original():
         assert ropescale.frequencies(model, AsIs()) == ropescale.frequencies(model, "ntk:factor=8")
 
 
-def test_a_folder_needs_no_torch(folder, python):
-    code = f"import ropescale, sys\nfound = ropescale.frequencies({str(folder)!r}, 'yarn:factor=8')['all']\n"
-    code += "assert not {'torch', 'transformers', 'numpy'} & set(sys.modules)\nprint(found.attention_scale)"
-    done = python("-c", code)
-    assert done.returncode == 0, done.stderr
-    assert float(done.stdout) == pytest.approx(1.2079441541679836, abs=1e-15)
-
-
 @pytest.mark.parametrize("as_is", ["as-is", " as-is ", {"name": "as-is"}, AsIs()], ids=str)
 def test_as_is_is_what_the_folder_has_even_where_it_was_patched_before(folder, tmp_path, as_is):
     ropescale.patch_checkpoint(folder, tmp_path / "out", "linear:factor=4")

@@ -198,6 +198,7 @@ def test_a_patched_phi3_gets_the_length_that_its_own_maximum_does_not_say(tmp_pa
 
 ONE_TABLE = {"switch": ("recomputed", "one table, for 16,384 tokens")}
 DEEPSEEKS = "deepseek_llama_scaling"
+TRUNCATED = {"truncate": ("dropped", "true"), "attention factor": ("recomputed", "1.13863")}
 DIFFERENT: dict[tuple[str, str, str], dict[str, tuple[str, str]]] = {
     ("llama", "yarn:factor=4", "vllm"): {},
     ("llama", "yarn:factor=4", "sglang"): {},
@@ -211,10 +212,7 @@ DIFFERENT: dict[tuple[str, str, str], dict[str, tuple[str, str]]] = {
     ("llama", "dynamic:factor=4", "vllm"): ONE_TABLE,
     ("llama", "proportional:partial_rotary_factor=1,factor=4", "vllm"): {"factor": ("dropped", "1")},
     ("deepseek", "yarn:factor=4,attention_factor=1", "vllm"): {"attention factor": ("recomputed", DEEPSEEKS)},
-    ("deepseek", "yarn:factor=4,attention_factor=1.5,truncate=false", "vllm"): {
-        "truncate": ("dropped", "true"),
-        "attention factor": ("recomputed", "1.13863"),
-    },
+    ("deepseek", "yarn:factor=4,attention_factor=1.5,truncate=false", "vllm"): TRUNCATED,
     ("deepseek", "yarn:factor=4,attention_factor=1.5", "sglang"): {},  # through attn_factor
     ("deepseek", "yarn:factor=4,mscale=1,mscale_all_dim=1", "vllm"): {},
     ("gpt-oss", "yarn:factor=64,attention_factor=1.2", "vllm"): {"attention factor": ("recomputed", "1.41589")},

@@ -115,6 +115,7 @@ def test_types_whose_configuration_can_say_the_scale_are_given_it(model_type, tm
     assert mlx_lm.longrope_scale(layers) == pytest.approx(1.2, rel=1e-6)
 
 
+TWO_LISTS = {"name": "longrope", "short_factor": [1.0] * 32, "long_factor": [2.0] * 32, "factor": 4}
 ROWS: dict[str, tuple[dict[str, Any], Any, dict[str, tuple[str, str]]]] = {
     "yarn": (LLAMA, "yarn:factor=8", {}),
     "no rounding": (LLAMA, "yarn:factor=8,truncate=false", {}),
@@ -124,11 +125,7 @@ ROWS: dict[str, tuple[dict[str, Any], Any, dict[str, tuple[str, str]]]] = {
     "proportional": (LLAMA, "proportional:partial_rotary_factor=0.5,factor=2", {}),
     "table without a scale": (LLAMA, "ntk-by-parts:factor=4", {}),
     "dynamic": (LLAMA, "dynamic:factor=4", {}),
-    "two lists": (
-        LLAMA,
-        {"name": "longrope", "short_factor": [1.0] * 32, "long_factor": [2.0] * 32, "factor": 4},
-        {"switch": ("dropped", "the long list, always")},
-    ),
+    "two lists": (LLAMA, TWO_LISTS, {"switch": ("dropped", "the long list, always")}),
     "latent attention": (DEEPSEEK, "yarn:factor=4,mscale=1,mscale_all_dim=1", {}),
 }
 

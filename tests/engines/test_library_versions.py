@@ -56,14 +56,9 @@ def passed(python: Path, repository: Path, temporary: Path, left_out: Any = (), 
 
 def _pytest(python: Path, repository: Path, temporary: Path, *words: str) -> str:
     env = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
-    done = subprocess.run(
-        [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", *words],
-        cwd=repository,
-        env=env | {"OMP_NUM_THREADS": "1", "TMPDIR": str(temporary)},
-        capture_output=True,
-        text=True,
-        timeout=7200,
-    )
+    env |= {"OMP_NUM_THREADS": "1", "TMPDIR": str(temporary)}
+    words = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", *words]
+    done = subprocess.run(words, cwd=repository, env=env, capture_output=True, text=True, timeout=7200)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
     return done.stdout
 

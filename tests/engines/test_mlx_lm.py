@@ -11,22 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import engine_models
 import generate_mlx_models
 import pytest
-from engine_models import (
-    FAMILIES,
-    PROMPTS,
-    ROUTES,
-    SEARCHED,
-    Apart,
-    expected,
-    kind,
-    original,
-    patched,
-    schedule,
-    selected,
-    wrong,
-)
+from engine_models import FAMILIES, PROMPTS, ROUTES, Apart, expected, kind, original, patched, schedule, wrong
 from environments import environment
 
 from ropescale.engines import mlx_lm
@@ -41,7 +29,7 @@ SCALED: dict[str, Any] = {
     "yarn, weights": "yarn:factor=4,mscale=1,mscale_all_dim=0.5",
     "per pair, scale 1": {"name": "table", "factors": [1.0 + i / 4 for i in range(16)]},
     "per pair, scale 1.5": {"name": "table", "factors": [1.0 + i / 4 for i in range(16)], "attention_factor": 1.5},
-    "yarn, searched for mlx-lm": SEARCHED["mlx-lm"],
+    "yarn, searched for mlx-lm": engine_models.SEARCHED["mlx-lm"],
     "proportional": "proportional:partial_rotary_factor=0.5,factor=2",
 }
 """Attention scales other than those that mlx-lm computes by itself, and what has no route of its own."""
@@ -83,7 +71,7 @@ def score(python: Path, jobs: list[list[Any]]) -> None:
 def found(python, folders, request, tmp_path_factory) -> Mapping[tuple[str, ...], Any]:
     """What mlx-lm computes of patched folders, and of originals under the same schedule."""
     told: dict[tuple[str, ...], Export] = {}
-    for family, route in selected(request, CASES):
+    for family, route in engine_models.selected(request, CASES):
         told[family, route] = export(folders[family] / route, "mlx-lm")
         told[family, "base"] = export(folders[family] / "base", "mlx-lm")
         if route != "base":
@@ -133,12 +121,14 @@ def test_a_scale_and_a_share_are_carried_by_the_keys_that_mlx_lm_reads(name, pyt
 def test_a_schedule_searched_for_every_engine_is_carried_by_factors_per_pair(python, folders, tmp_path):
     """mlx-lm would round the ends of the ramp."""
     source = folders["llama"] / "original"
-    done = export(patched(source, tmp_path / "patched", SEARCHED["all"]), "mlx-lm")
+    done = export(patched(source, tmp_path / "patched", engine_models.SEARCHED["all"]), "mlx-lm")
     assert done.rows == []
     told = arguments(done)
     answer = computed(python, told.pop("path_or_hf_repo"), tmp_path, **told)
     assert Apart.between(answer, expected(tmp_path / "patched")).largest < TOLERANCE
-    rounded = patched(source, tmp_path / "rounded", SEARCHED["all"].replace("truncate=false", "truncate=true"))
+    rounded = patched(
+        source, tmp_path / "rounded", engine_models.SEARCHED["all"].replace("truncate=false", "truncate=true")
+    )
     assert Apart.between(answer, expected(rounded)).largest > 100 * TOLERANCE
 
 

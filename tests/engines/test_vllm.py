@@ -15,23 +15,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import engine_models
 import pytest
-from engine_models import (
-    FAMILIES,
-    LENGTH,
-    PROMPTS,
-    ROUTES,
-    SEARCHED,
-    TRAINED,
-    Apart,
-    expected,
-    kind,
-    original,
-    patched,
-    schedule,
-    selected,
-    wrong,
-)
+from engine_models import FAMILIES, PROMPTS, ROUTES, Apart, expected, kind, original, patched, schedule, wrong
 from environments import environment
 
 from ropescale.engines import vllm
@@ -81,18 +67,20 @@ def found(python, folders, request, tmp_path_factory) -> Mapping[tuple[str, ...]
     """What vLLM computes of patched folders and of originals, in one process, because it takes a minute to begin."""
     told: dict[tuple[str, ...], dict[str, Any]] = {}
     original = folders["llama"] / "original"
-    for family, route in selected(request, CASES):
+    for family, route in engine_models.selected(request, CASES):
         told[family, "base"] = options(export(folders[family] / "base", "vllm"))
         told[family, route] = options(export(folders[family] / route, "vllm"))
         if route != "base":
             spec = schedule(family, route)
-            length = {} if ":factor=" in spec else {"target_length": LENGTH}
+            length = {} if ":factor=" in spec else {"target_length": engine_models.LENGTH}
             told[family, route, "told"] = options(export(folders[family] / "original", "vllm", spec, **length))
             assert told[family, route, "told"]["hf_overrides"]
-    searched = patched(original, tmp_path_factory.mktemp("searched") / "patched", SEARCHED["all"])
+    searched = patched(original, tmp_path_factory.mktemp("searched") / "patched", engine_models.SEARCHED["all"])
     told[SEARCHED_BY_US] = options(export(searched, "vllm"))
-    told["llama", "proportional"] = options(export(original, "vllm", PROPORTIONAL["right"], target_length=LENGTH))
-    told[AS_IT_LIES] = {"model": str(folders["llama"] / "dynamic"), "max_model_len": LENGTH}
+    told["llama", "proportional"] = options(
+        export(original, "vllm", PROPORTIONAL["right"], target_length=engine_models.LENGTH)
+    )
+    told[AS_IT_LIES] = {"model": str(folders["llama"] / "dynamic"), "max_model_len": engine_models.LENGTH}
     outputs = {case: tmp_path_factory.mktemp("answers") / "found.json" for case in told}
     script = Path(__file__).parents[1] / "helpers" / "scripts" / "vllm_scorer.py"
     jobs = json.dumps([[str(outputs[case]), arguments, PROMPTS] for case, arguments in told.items()])
@@ -124,13 +112,19 @@ def test_a_dynamic_folder_as_it_lies_is_base_rope_and_past_its_table_no_number(f
     base = expected(folders["llama"] / "base")
     inside, past = found[AS_IT_LIES]
     assert Apart.between([inside], base[:1]).largest < TOLERANCE
-    assert Apart.between([past[: TRAINED - 1]], [base[1][: TRAINED - 1]]).largest < TOLERANCE
+    assert (
+        Apart.between([past[: engine_models.TRAINED - 1]], [base[1][: engine_models.TRAINED - 1]]).largest < TOLERANCE
+    )
     assert not Apart.between([past], base[1:]).largest < 100 * TOLERANCE
 
 
 OTHERS = [
-    ("searched", SEARCHED["all"], SEARCHED["all"].replace("1.17", "1.25")),
-    ("searched", SEARCHED["all"], SEARCHED["all"].replace("truncate=false", "truncate=true")),
+    ("searched", engine_models.SEARCHED["all"], engine_models.SEARCHED["all"].replace("1.17", "1.25")),
+    (
+        "searched",
+        engine_models.SEARCHED["all"],
+        engine_models.SEARCHED["all"].replace("truncate=false", "truncate=true"),
+    ),
     ("proportional", *PROPORTIONAL.values()),
 ]
 

@@ -150,9 +150,7 @@ FLAGS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "computes"), FLAGS, ids=lambda value: json.dumps(value) if isinstance(value, dict) else value
-)
+@pytest.mark.parametrize(("arguments", "computes"), FLAGS, ids=str)
 def test_the_flags_of_yarn_compute(llama_cpp, files, ids, arguments, computes):
     """What ``--rope-scaling yarn --rope-scale 8 --yarn-orig-ctx 256`` and the flags beside it make of a plain file."""
     flags = {"rope_scaling_type": 2, "rope_freq_scale": 1 / 8, "yarn_orig_ctx": TRAINED}

@@ -8,23 +8,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+import tiny_models
 import torch
 from crashing import raising
 from own_schedules import Half, Stretching
 from planning import make_plan
-from tiny_models import (
-    SHAPES,
-    TRAINED,
-    assert_same,
-    build,
-    document,
-    logits,
-    pairs,
-    reloaded,
-    snapshot,
-    stock_from,
-    tables,
-)
+from tiny_models import SHAPES, TRAINED, assert_same, build, document, logits, pairs, reloaded, stock_from, tables
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, GPT2Config, GPT2LMHeadModel
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
@@ -97,9 +86,9 @@ def test_the_schedules_of_this_file_are_all_there_are():
 def left_alone(model: Any) -> Iterator[torch.Tensor]:
     """Asserts that a model is the same after the block as before, bit for bit; yields its logits."""
     plain = logits(model)
-    before = snapshot(model)
+    before = tiny_models.snapshot(model)
     yield plain
-    assert_same(before, snapshot(model))
+    assert_same(before, tiny_models.snapshot(model))
     assert torch.equal(plain, logits(model))
 
 
@@ -385,13 +374,13 @@ def test_a_custom_schedule_that_follows_the_length_does_so():
 
 def test_stock_dynamic_depends_on_what_ran_before_and_as_is_makes_it_stateless():
     model = build(rope_parameters={"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0})
-    stateful, before = copy.deepcopy(model), snapshot(model)
+    stateful, before = copy.deepcopy(model), tiny_models.snapshot(model)
     logits(stateful, 300)
     assert not torch.equal(logits(stateful, 100), logits(copy.deepcopy(model), 100))  # what there is to mend
     stock = copy.deepcopy(model)
     with ropescale.patch(model, "as-is") as patch:
         assert_stateless(patch, stock)
-    assert_same(before, snapshot(model))
+    assert_same(before, tiny_models.snapshot(model))
 
 
 @pytest.mark.parametrize("name", VARYING)

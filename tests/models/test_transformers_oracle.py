@@ -187,18 +187,10 @@ def test_a_beta_of_zero_means_the_default_as_in_transformers() -> None:
 @pytest.mark.parametrize("truncate", [True, False])
 def test_truncate_per_layer_type_is_read_as_transformers_reads_it(truncate: bool) -> None:
     parameters = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 4096, "truncate": truncate}
-    config = Gemma3TextConfig(
-        hidden_size=128,
-        num_attention_heads=2,
-        head_dim=64,
-        num_hidden_layers=2,
-        max_position_embeddings=32_768,
-        layer_types=["full_attention", "sliding_attention"],
-        rope_parameters={
-            "full_attention": {"rope_theta": 1e6, **parameters},
-            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
-        },
-    )
+    sizes = {"hidden_size": 128, "num_attention_heads": 2, "head_dim": 64, "max_position_embeddings": 32_768}
+    by_layer = {"full_attention": {"rope_theta": 1e6, **parameters}}
+    by_layer["sliding_attention"] = {"rope_type": "default", "rope_theta": 1e4}
+    config = Gemma3TextConfig(**sizes, num_hidden_layers=2, layer_types=[*by_layer], rope_parameters=by_layer)
     rope = Rope(64, 1e6, 4096, max_length=32_768, layer_type="full_attention")
     read = replace(rope, scaling=config.rope_parameters["full_attention"])
     assert_same(sch.compute(sch.AsIs(), read), stock(config, layer_type="full_attention"))

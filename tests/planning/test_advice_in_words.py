@@ -44,7 +44,7 @@ OPTIONS = [
     (
         DYNAMIC,
         f"as-is {LONG}",
-        "replace the scaling by a schedule (--replace-scaling, --",
+        "replace the scaling by a schedule (--replace-scaling, ",
         f"yarn {LONG} --replace-scaling",
     ),
     (PHI3_128K, "yarn:factor=64 --on-top --dry-run", "(--replace-", "yarn:factor=64 --replace-scaling --dry-run"),

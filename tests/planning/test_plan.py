@@ -6,23 +6,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+import configurations
 import numpy as np
 import pytest
 import torch
-from configurations import (
-    DEEPSEEK_V3,
-    GPT_OSS,
-    LISTS,
-    LLAMA,
-    LLAMA31,
-    MINISTRAL3,
-    PHI3_128K,
-    QWEN3,
-    in_v5,
-    plain,
-    write_checkpoint,
-    yarn,
-)
+from configurations import GPT_OSS, LISTS, LLAMA, LLAMA31, PHI3_128K, QWEN3, in_v5, plain, write_checkpoint, yarn
 from own_schedules import Half, Stretching
 from planning import make_plan, read_back
 from rotary_modules import assert_same_tables, quiet, rotary_classes, stock_config, stock_tables
@@ -54,18 +42,11 @@ def series(theta: float, dim: int) -> list[float]:
 
 
 MAXIMA = [
-    ("yarn:factor=8", 32768, 32768),
-    ("llama3:factor=8", 32768, 32768),
-    ("ntk:factor=8", 32768, 32768),
-    (PER_PAIR, 16384, 16384),
-    ("ntk-su:factor=4", 16384, 16384),
-    (Half(8, 1.25), 32768, 32768),
-    ("resonance:over=yarn,factor=8", 32768, 32768),
-    ("linear:factor=8", 4096, 32768),
-    ("dynamic:factor=8", 4096, 32768),
-    ("abf:rope_theta=1e6", 4096, 4096),
-    ("yarn:factor=2.5", 10240, 10240),
-]
+    ("yarn:factor=8", 32768, 32768), ("llama3:factor=8", 32768, 32768), ("ntk:factor=8", 32768, 32768),
+    (PER_PAIR, 16384, 16384), ("ntk-su:factor=4", 16384, 16384), (Half(8, 1.25), 32768, 32768),
+    ("resonance:over=yarn,factor=8", 32768, 32768), ("linear:factor=8", 4096, 32768),
+    ("dynamic:factor=8", 4096, 32768), ("abf:rope_theta=1e6", 4096, 4096), ("yarn:factor=2.5", 10240, 10240),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("spec", "maximum", "length"), MAXIMA)
@@ -128,7 +109,7 @@ MODELS = {
     "modernbert-decoder": {"model_type": "modernbert-decoder", "global_rope_theta": 1.6e5, "local_rope_theta": 1e4},
     "mixtral": {"model_type": "mixtral", "hidden_size": 512, "num_attention_heads": 8, "rope_theta": 1e6},
     "hunyuan": {"model_type": "hunyuan_v1_dense", "hidden_size": 512, "num_attention_heads": 8, "rope_theta": 1e4},
-    "deepseek_v3": DEEPSEEK_V3,
+    "deepseek_v3": configurations.DEEPSEEK_V3,
     "deepseek_v4": {"model_type": "deepseek_v4", "max_position_embeddings": 65536},
     "cohere2_moe": {"model_type": "cohere2_moe", "max_position_embeddings": 8192},
     "granite_swa": {"model_type": "granite_swa", "layer_rope_theta": [10000.0] * 39 + [0]},
@@ -188,7 +169,7 @@ def test_olmo_3_is_extended_in_all_layers_by_the_closed_form_of_yarn():
 
 
 WHOLE_HEADS = {"llama": LLAMA, "qwen3": QWEN3, "gemma3_text": GEMMA3}
-WHOLE_HEADS["deepseek_v3"] = {key: value for key, value in DEEPSEEK_V3.items() if key != "rope_scaling"}
+WHOLE_HEADS["deepseek_v3"] = {key: value for key, value in configurations.DEEPSEEK_V3.items() if key != "rope_scaling"}
 
 
 @pytest.mark.parametrize("spec", ["linear:factor=4", "yarn:factor=4", PER_PAIR])
@@ -256,8 +237,8 @@ def test_a_multimodal_configuration_changes_in_its_text_section_alone():
 MROPE = LLAMA | {"model_type": "qwen2_vl_text", "rope_scaling": {"type": "mrope", "mrope_section": [8, 12, 12]}}
 OWN_KEYS = [
     (MROPE, "mrope_section", [8, 12, 12]),
-    (MINISTRAL3, "llama_4_scaling_beta", 0.1),
-    (MINISTRAL3, "original_max_position_embeddings", 16384),  # which its queries grow by
+    (configurations.MINISTRAL3, "llama_4_scaling_beta", 0.1),
+    (configurations.MINISTRAL3, "original_max_position_embeddings", 16384),  # which its queries grow by
     (MODELS["stablelm"], "partial_rotary_factor", 0.25),
     (LLAMA | {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "their_own": "x"}}, "their_own", "x"),
 ]
@@ -386,9 +367,9 @@ def test_on_top_multiplies_the_attention_scales_once():
 
 
 def test_on_top_of_deepseek_keeps_what_its_softmax_scale_is_computed_from():
-    parameters = make_plan(DEEPSEEK_V3, "linear:factor=2", on_top=True).config["rope_parameters"]
+    parameters = make_plan(configurations.DEEPSEEK_V3, "linear:factor=2", on_top=True).config["rope_parameters"]
     assert (parameters["factor"], parameters["mscale"], parameters["mscale_all_dim"]) == (40, 1.0, 1.0)
-    replaced = make_plan(DEEPSEEK_V3, "linear:factor=2", replace_scaling=True).config["rope_parameters"]
+    replaced = make_plan(configurations.DEEPSEEK_V3, "linear:factor=2", replace_scaling=True).config["rope_parameters"]
     assert "mscale_all_dim" not in replaced
 
 
@@ -584,7 +565,7 @@ def test_scaling_without_a_recorded_length_says_what_to_give():
 
 def test_a_softmax_scale_that_is_dropped_with_the_makers_scaling_is_named():
     def about_it(spec: str, **how: bool) -> list[str]:
-        return [note for note in make_plan(DEEPSEEK_V3, spec, **how).notes if "mscale_all_dim" in note]
+        return [note for note in make_plan(configurations.DEEPSEEK_V3, spec, **how).notes if "mscale_all_dim" in note]
 
     (said,) = about_it("ntk:factor=80", replace_scaling=True)
     assert said.startswith("not kept from the vendor's yarn: mscale=1.0, mscale_all_dim=1.0; the softmax scale of")

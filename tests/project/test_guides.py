@@ -203,9 +203,8 @@ def models_of_a_reader() -> None:
     shutil.copytree("CKPT", "CHAT")
     tokenizer = AutoTokenizer.from_pretrained("CHAT")
     theirs = "{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}"
-    tokenizer.chat_template = (
-        f"{{% for m in messages %}}{theirs}{{% else %}}{{{{ m.content }}}}{{% endif %}}{{% endfor %}}"
-    )
+    others = "{% else %}{{ m.content }}{% endif %}{% endfor %}"
+    tokenizer.chat_template = "{% for m in messages %}" + theirs + others
     tokenizer.save_pretrained("CHAT")
     turns = [{"role": role, "content": texts()[0][:200]} for role in ("user", "assistant") * 2]
     Path("chats.jsonl").write_text(f"{json.dumps({'messages': turns})}\n", encoding="utf-8")

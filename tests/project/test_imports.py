@@ -40,11 +40,7 @@ _PLANNED = {**_MEASURED, **{name: f"{words} --data none.txt" for name, words in 
 MISTAKES = {
     "schedules": {"schedule": "yran", "option": "--jsn"},
     "inspect": {**_MODEL, **_SPEC, "option": "{checkpoint} --schedul yarn"},
-    "patch -o out": {
-        **(_MODEL | _SPEC),
-        "file": "{checkpoint} --schedule none.json",
-        "option": "{checkpoint} --factr 8",
-    },
+    "patch -o out": {**_MODEL, **_SPEC, "file": "{checkpoint} --schedule none.json", "option": "{checkpoint} --fac 8"},
     "restore": {**_MODEL, "unpatched": "{checkpoint}", "option": "{checkpoint} --forc"},
     "verify": {**_MODEL, **_SPEC, "like": "{checkpoint} --like nowhere/at/all", "option": "{checkpoint} --generat"},
     "export": {**_MODEL, **_SPEC, "engine": "{checkpoint} --for vlm"},

@@ -1,6 +1,5 @@
 """Keywords of the public functions: an editor knows them, and a wrong one is refused in the function's own name."""
 
-import dataclasses
 import inspect
 import json
 import shutil
@@ -12,12 +11,6 @@ from typing import Any
 import pytest
 
 import ropescale
-from ropescale.request import Request, RequestOptions
-
-
-def test_the_typed_keywords_of_a_request_are_its_fields():
-    assert ["spec", *RequestOptions.__annotations__] == [field.name for field in dataclasses.fields(Request)]
-
 
 FUNCTIONS = ["patch", "patch_checkpoint", "patch_gguf", "frequencies", "verify", "plot"]
 

@@ -13,9 +13,8 @@ from launching import TOOLS
 from ropescale.evals.statistics.intervals import average, familywise
 
 WORDS = dict(enumerate(["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]))
-FIGURE = re.compile(
-    r"([+-]?\d\.\d{4}) (?:± <?(\d\.\d{4})|\(([+-]\d\.\d{4}) to ([+-]\d\.\d{4})\))( (?:at|against) both)?"
-)
+BOUND = r"([+-]\d\.\d{4})"
+FIGURE = re.compile(rf"([+-]?\d\.\d{{4}}) (?:± <?(\d\.\d{{4}})|\({BOUND} to {BOUND}\))( (?:at|against) both)?")
 
 
 @pytest.fixture(scope="module")

@@ -187,10 +187,11 @@ def test_both_lists_of_a_loaded_model_are_checked(name, length):
         ropescale.verify(model)
 
 
+LIVE = ["dynamic:factor=4", "dynamic-yarn", "yarn:factor=4", "resonance:over=linear,factor=4", TWO_LISTS]
+
+
 @pytest.mark.parametrize("length", [None, 200])
-@pytest.mark.parametrize(
-    "spec", ["dynamic:factor=4", "dynamic-yarn", "yarn:factor=4", "resonance:over=linear,factor=4", TWO_LISTS]
-)
+@pytest.mark.parametrize("spec", LIVE)
 def test_a_patched_model_is_live_before_and_after_long_inputs(spec, length):
     model = build()
     with ropescale.patch(model, spec, length=length):

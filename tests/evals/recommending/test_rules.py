@@ -12,19 +12,11 @@ from ropescale.errors import ConfigError, DataError, ScheduleError
 from ropescale.evals.data.windows import windows_by_document
 from ropescale.evals.facts import AS_IS, Pass
 from ropescale.evals.metrics.stored import Identity, Stored, part_of
+from ropescale.evals.recommending import race
 from ropescale.evals.recommending.candidates import find_candidates, grid
 from ropescale.evals.recommending.evidence import on_front
 from ropescale.evals.recommending.options import objective_of
-from ropescale.evals.recommending.race import (
-    decide,
-    estimate,
-    expected,
-    run_race,
-    share_kept,
-    slices,
-    split_windows,
-    survivors,
-)
+from ropescale.evals.recommending.race import decide, estimate, expected, run_race, share_kept, split_windows
 from ropescale.models.patching import configuration_before
 
 CONFIG = configuration_before(llama())
@@ -194,7 +186,7 @@ def test_ten_documents_are_enough_to_test_on_and_a_search_keeps_six_to_itself(do
 
 @pytest.mark.parametrize("number", [1, 2, 3, 6, 13, 100])
 def test_rounds_measure_every_window_once_and_at_most_triple(number):
-    found = slices(list(range(7, 7 + number)))
+    found = race.slices(list(range(7, 7 + number)))
     assert sorted(window for part in found for window in part) == list(range(7, 7 + number))
     ends = np.cumsum([len(part) for part in found])
     assert all(later <= 3 * earlier for earlier, later in pairwise(ends))
@@ -236,9 +228,11 @@ def test_no_more_than_a_quarter_of_the_grid_is_fed(candidates, documents):
 def test_a_round_keeps_two_thirds_of_its_share_and_of_the_rest_what_is_not_told_apart():
     true = {f"c{n}": 0.0 if n < 5 else 1.0 for n in range(12)}
     made = losses([1] * 10, true, 1e-3)
-    kept = survivors(made, TARGET, list(true), 1 / 2)
+    kept = race.survivors(made, TARGET, list(true), 1 / 2)
     assert set(kept) == {"c0", "c1", "c2", "c3", "c4"}  # four for certain, the fifth is like them, the sixth is not
-    assert len(survivors(losses([1], true, 1e-3), TARGET, list(true), 1 / 2)) == 6  # one window tells nothing apart
+    assert (
+        len(race.survivors(losses([1], true, 1e-3), TARGET, list(true), 1 / 2)) == 6
+    )  # one window tells nothing apart
 
 
 # --- the decision ---

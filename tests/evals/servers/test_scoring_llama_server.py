@@ -38,12 +38,8 @@ def asked(engine):
 
 def test_a_file_and_the_folder_it_came_from_are_scored_alike_and_the_cost_told(checkpoint, text, tokens, tmp_path, ran):
     few = ["--max-docs", "2", "-o"]
-    with (
-        serving(
-            **LLAMA, logprobs=tiny.logprobs_of(checkpoint), tokens=tokens, incomplete=lambda id: id % 7 == 4
-        ) as one,
-        serving(logprobs=tiny.logprobs_of(checkpoint, YARN), tokens=tokens) as other,
-    ):
+    about = {"logprobs": tiny.logprobs_of(checkpoint), "tokens": tokens, "incomplete": lambda id: id % 7 == 4}
+    with serving(**LLAMA, **about) as one, serving(logprobs=tiny.logprobs_of(checkpoint, YARN), tokens=tokens) as other:
         given = ["--served-as", "base", "--server", other.url, "--served-as", YARN]
         _, said = ran(*words(one, checkpoint, text, *given, *few, tmp_path / "served"))
     ran("eval", checkpoint, "--schedule", YARN, "--data", text, "--lengths", "16,64", "--windows", "1",

@@ -6,18 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from ropescale.evals.statistics.intervals import (
-    Estimate,
-    average,
-    blocks_of,
-    consecutive,
-    familywise,
-    incomplete_beta,
-    ratio,
-    rests_on_windows,
-    t_quantile,
-    wilson,
-)
+from ropescale.evals.statistics import intervals
+from ropescale.evals.statistics.intervals import Estimate, average, consecutive, familywise, ratio, t_quantile, wilson
 
 
 @pytest.mark.parametrize(
@@ -32,9 +22,9 @@ def test_t_quantiles_are_those_of_the_published_table(probability, degrees, publ
 
 
 def test_incomplete_beta_has_its_closed_forms():
-    assert incomplete_beta(1, 1, 0.3) == pytest.approx(0.3)
-    assert incomplete_beta(3, 1, 0.9) == pytest.approx(0.9**3)
-    assert incomplete_beta(0.5, 0.5, 0.25) == pytest.approx(2 / math.pi * math.asin(0.5))
+    assert intervals.incomplete_beta(1, 1, 0.3) == pytest.approx(0.3)
+    assert intervals.incomplete_beta(3, 1, 0.9) == pytest.approx(0.9**3)
+    assert intervals.incomplete_beta(0.5, 0.5, 0.25) == pytest.approx(2 / math.pi * math.asin(0.5))
 
 
 def test_without_skewness_and_of_one_size_it_is_students_interval():
@@ -120,13 +110,13 @@ def test_consecutive_windows_are_cut_into_blocks():
     assert estimate.mean == pytest.approx(5.0)
     assert estimate.over == "windows in 3 blocks"
     assert (estimate.high - 5.0) == pytest.approx(4.302653 * 3 / math.sqrt(3), rel=1e-6)
-    assert [blocks_of(windows) for windows in (6, 8, 16, 32, 64, 128)] == [3, 3, 3, 4, 6, 8]
+    assert [intervals.blocks_of(windows) for windows in (6, 8, 16, 32, 64, 128)] == [3, 3, 3, 4, 6, 8]
 
 
 def test_too_few_windows_have_no_interval():
     assert consecutive([1.0] * 7, [2] * 7) == Estimate(0.5, None, None)
     assert consecutive([1.0, 2.0] * 4, [1] * 8).low is not None
-    assert [rests_on_windows([2] * documents) for documents in (7, 8)] == [True, False]
+    assert [intervals.rests_on_windows([2] * documents) for documents in (7, 8)] == [True, False]
 
 
 def test_an_interval_over_windows_allows_for_neighbours_that_hang_together():

@@ -104,11 +104,8 @@ def test_without_a_schedule_the_configuration_is_what_must_be_live(source, patch
     assert not (tmp_path / source.name / "checkpoint-4" / "ropescale.json").exists()
 
 
-WAYS = [
-    {"gradient_checkpointing": True},
-    pytest.param({"torch_compile": True, "torch_compile_backend": "eager"}, marks=pytest.mark.slow),
-    {"model_init": True},
-]
+COMPILED = pytest.param({"torch_compile": True, "torch_compile_backend": "eager"}, marks=pytest.mark.slow)
+WAYS = [{"gradient_checkpointing": True}, COMPILED, {"model_init": True}]
 
 
 @pytest.mark.parametrize("settings", WAYS, ids=lambda settings: next(iter(settings)))
