@@ -22,6 +22,7 @@ from ropescale.errors import ConfigError, RopescaleError
 LOADED = class_defaults.load().items()
 TYPES = sorted(key for key, entry in LOADED if entry and "text" not in entry and key in CONFIG_MAPPING)
 
+# Default configurations that have no geometry to read, with a word of the error.
 NOT_READABLE = {
     "blt": "four sub-models",  # keeps a rotary embedding in each, and none of its own
     "recurrent_gemma": "max_position_embeddings",  # its class has no such field; --original-length gives it
@@ -29,7 +30,6 @@ NOT_READABLE = {
     "zamba2": "use_mem_rope is false",
     "cohere_compass_text": "no layer",  # its class's default has no rope parameters, and builds no rotary module either
 }
-"""Default configurations that have no geometry to read, with a word of the error."""
 
 READABLE = [key for key in TYPES if key not in NOT_READABLE]
 
@@ -122,9 +122,9 @@ def test_a_default_configuration_reads_as_the_table_that_transformers_builds(mod
     assert_same_tables(read_back(config), stock_tables(config))
 
 
+# What makes three of them readable, in the configuration or as the trained length.
 SAID = {"zamba2": ({"use_mem_rope": True}, None), "recurrent_gemma": ({}, 8192)}
 SAID["granitemoehybrid"] = {"position_embedding_type": "rope"}, None
-"""What makes three of them readable, in the configuration or as the trained length."""
 
 
 @pytest.mark.parametrize("model_type", NOT_READABLE)
@@ -137,6 +137,7 @@ def test_a_default_without_geometry_is_refused_with_the_reason_until_what_it_lac
         assert_same_tables(read_back(config | switch, original_length=trained), stock_tables(config | switch))
 
 
+# Types that read transformers 4's keys in ways of their own, and some that do not.
 A_FEW = (
     "llama",  # turns whole heads
     "stablelm",  # part of them
@@ -149,7 +150,6 @@ A_FEW = (
     "deepseek_v4",
     "dots3_note_text",
 )
-"""Types that read transformers 4's keys in ways of their own, and some that do not."""
 
 
 MOST = [pytest.param(key, marks=pytest.mark.slow) for key in TYPES if key not in ("blt", *A_FEW)]

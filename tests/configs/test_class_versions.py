@@ -13,9 +13,9 @@ from ropescale.configs import class_defaults
 from ropescale.engines import transformers4
 
 LAST = "4.57.6"
+# Models that version 4 knew as parts of others alone.
 INSIDE_OTHERS = {f"{name}_text_model": name for name in ("emu3", "mllama")}
 INSIDE_OTHERS |= {f"{name}_thinker": name for name in ("qwen2_5_omni", "qwen3_omni_moe")}
-"""Models that version 4 knew as parts of others alone."""
 
 
 def _known_to(version: str) -> set[str]:

@@ -22,8 +22,8 @@ import ropescale
 from ropescale.errors import ConfigError
 
 MEASURED = outcomes.load()
+# The types with a table per layer type.
 NESTED = [name for name, outcome in MEASURED.items() if len(outcome.get("tables", ())) > 1]
-"""The types with a table per layer type."""
 
 A_DOZEN = (
     "llama",  # one table, halves
@@ -40,8 +40,8 @@ A_DOZEN = (
     "bloom",  # no rotary embeddings
 )
 
+# Later versions must do the same; earlier ones lack some of the types.
 MEASURED_WITH = "5.23.0"
-"""Later versions must do the same; earlier ones lack some of the types."""
 
 OLDER = Version(transformers.__version__) < Version(MEASURED_WITH)
 pytestmark = pytest.mark.skipif(OLDER, reason=f"measured with transformers {MEASURED_WITH}")

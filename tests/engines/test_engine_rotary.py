@@ -65,14 +65,14 @@ CASES = [
     *product(OTHERS, ("yarn:factor=4", "ntk:factor=4", "ntk-su:factor=4", "llama3:factor=4")),
 ]
 NEIGHBOURS = ("cohere2_moe", "ernie4_5_moe", "glm4")
+# Types whose code in SGLang gives the rotary layer a theta of this type, and no scaling.
 SGLANG_TAKES_THETA_ONLY = {"gemma2": float, "mixtral": int}
-"""Types whose code in SGLang gives the rotary layer a theta of this type, and no scaling."""
 
+# Types whose code in SGLang looks for ``partial_rotary_factor`` in the rope parameters.
 SGLANG_READS_SHARE = ("glm4",)
-"""Types whose code in SGLang looks for ``partial_rotary_factor`` in the rope parameters."""
 
+# Fields that are not the rotary layer's.
 OUTSIDE = ("max length", "switch", "softmax scale")
-"""Fields that are not the rotary layer's."""
 
 
 def told(engine: str, config: dict[str, Any], spec: Any, folder: Path) -> tuple[Any, dict[str, Any]]:

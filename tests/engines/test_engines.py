@@ -21,6 +21,7 @@ from ropescale.engines.base import layers_of
 from ropescale.engines.exported import engine_warnings
 
 MROPE = {"type": "mrope", "mrope_section": [8, 12, 12]}
+# Configurations by name; any other name is that of a type with Llama's sizes.
 CONFIGS = {
     "qwen3": QWEN3,
     "gpt_oss": GPT_OSS,
@@ -38,7 +39,6 @@ CONFIGS = {
     "lighton_ocr": {"model_type": "lighton_ocr", "text_config": LLAMA | {"model_type": "qwen3"}},
     "qwen3_vl": {"model_type": "qwen3_vl", "text_config": LLAMA | {"model_type": "qwen3_vl_text"}},
 }
-"""Configurations by name; any other name is that of a type with Llama's sizes."""
 
 PER_PAIR = "ntk-su:factor=4"
 SERVES = "vLLM: serves the original length by default; pass --max-model-len"
@@ -54,6 +54,7 @@ BY_VLLM, BY_SGLANG = f"vLLM: {ROWS}use ntk, or serve", f"SGLang: {ROWS}use yarn 
 SOFTMAX = "llama.cpp: derives a softmax scale of its own from the scaling factor (1.296 instead of 1)"
 FOREIGN = "transformers 5 and transformers 4: lack {}, and it is not known what the checkpoint's own code, if any, r"
 TWO_LISTS = {"name": "longrope", "factor": 32, "short_factor": [1.0] * 32, "long_factor": [2.0] * 32}
+# A configuration, a schedule, and the beginnings of all that is said.
 WARNINGS: list[tuple[str, Any, list[str]]] = [
     *(("llama", spec, []) for spec in ("yarn:factor=4", "yarn:factor=3.3", "llama3:factor=4", "ntk:factor=4")),
     ("llama", "linear:factor=4", [RAISES]),
@@ -201,7 +202,6 @@ WARNINGS: list[tuple[str, Any, list[str]]] = [
     ("lighton_ocr", "yarn:factor=4", ["transformers 4: lacks lighton_ocr, which came with transformers 5"]),
     ("qwen3_vl", "yarn:factor=4", []),
 ]  # fmt: skip
-"""A configuration, a schedule, and the beginnings of all that is said."""
 
 
 @pytest.mark.parametrize(("name", "spec", "said"), WARNINGS)

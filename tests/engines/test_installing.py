@@ -104,6 +104,7 @@ def without_extras(index: str, tmp_path_factory: pytest.TempPathFactory) -> Bare
     return bare
 
 
+# What needs an extra, and the error that names it.
 MISSING = {
     "inspect CKPT --plot pairs.png": "plots need matplotlib, which is not installed; pip install 'ropescale[plot]'",
     "report RUN -o report.html": "plots need matplotlib, which is not installed; pip install 'ropescale[plot]'",
@@ -111,7 +112,6 @@ MISSING = {
         "GGUF files need gguf-py, which is not installed; pip install 'ropescale[gguf]'"
     ),
 }
-"""What needs an extra, and the error that names it."""
 
 
 @pytest.fixture(scope="module")

@@ -19,20 +19,20 @@ from packaging.utils import canonicalize_name
 
 pytestmark = pytest.mark.engines
 
+# The least that meets every library: its classes, its rotary modules, its decoding, files, options, data, losses.
 PARTS = (
     "configs/test_class_defaults.py", "configs/test_rope.py", "models/test_patching.py",
     "verifying/test_verifying.py", "verifying/test_decoding.py", "checkpoints/test_checkpoints.py",
     "cli/test_main.py", "evals/data/test_sources.py", "evals/results/test_results.py",
     "evals/running/test_naive_loop.py", "evals/searching/test_search.py", "evals/training/test_callback.py",
 )  # fmt: skip
-"""The least that meets every library: its classes, its rotary modules, its decoding, files, options, data, losses."""
 
 
+# What meets the libraries of the extras: files, pictures, adapters, pages.
 OF_EXTRAS = (
     "gguf/test_gguf.py", "output/test_plotting.py", "adapters/test_peft.py", "cli/test_search_command.py",
     "evals/reporting/test_reporting.py", "evals/running/test_fingerprints.py", "evals/training/test_example.py",
 )  # fmt: skip
-"""What meets the libraries of the extras: files, pictures, adapters, pages."""
 
 
 def passed(python: Path, repository: Path, temporary: Path, left_out: Any = (), tests: Any = PARTS) -> int:
@@ -70,9 +70,10 @@ def installed(python: Path, names: list[str]) -> list[str]:
     return [version.split("+")[0] for version in done.stdout.split()]
 
 
+# Configurations in tests/configs/test_rope.py whose model types transformers has since 5.20.
 CAME_LATER = ("beam", "bailing, whose class has another theta")
-"""Configurations in tests/configs/test_rope.py whose model types transformers has since 5.20."""
 
+# Tests of what transformers itself did wrong in that version; ``patch`` warns of Gemma 3's and Phi-3's.
 FAULTS = {
     "tests/configs/test_rope.py": (
         "test_a_configuration_reads_as_the_tables_that_stock_transformers_builds[minimax_m2 in coordinates]",
@@ -93,7 +94,6 @@ FAULTS = {
         "test_the_schedule_is_live_under_the_ways_in_which_people_train[torch_compile]",
     ),  # torch 2.6 cannot compile any model of that version
 }
-"""Tests of what transformers itself did wrong in that version; ``patch`` warns of Gemma 3's and Phi-3's."""
 
 
 def test_the_suite_passes_with_the_lowest_versions_of_everything(repository, tmp_path):

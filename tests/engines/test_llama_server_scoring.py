@@ -39,8 +39,8 @@ SPECS = {
     "llama3": "llama3:factor=8", "searched": SEARCHED["all"],
 }  # fmt: skip
 ONCE: dict[str, Any] = {"windows": 1, "short_context": False, "truncation": False}
+# Nats, on any token, with caches in float32 and no flash attention.
 TOLERANCE = 5e-4
-"""Nats, on any token, with caches in float32 and no flash attention."""
 
 
 @pytest.fixture(scope="module")
@@ -143,8 +143,8 @@ def test_text_within_a_character_and_retrieval_are_as_loaded(python, tmp_path):
 
 
 FORMATS = ("F32", "Q8_0", "Q4_K_M", "Q4_0")
+# Nats that a format may cost.
 COSTS = {"F32": (-1e-3, 1e-3), "Q8_0": (-0.01, 0.01), "Q4_K_M": (0.0, 0.1), "Q4_0": (0.0, 0.2)}
-"""Nats that a format may cost."""
 
 
 def test_what_a_format_costs_is_told_by_servers_of_two_engines(python, vllm, tmp_path):

@@ -20,9 +20,10 @@ from environments import environment
 from ropescale.engines import mlx_lm
 from ropescale.exporting import Export, export
 
+# Nats; the table of docs/engines.md has what was measured.
 TOLERANCE = 5e-4
-"""Nats; the table of docs/engines.md has what was measured."""
 
+# Attention scales other than those that mlx-lm computes by itself, and what has no route of its own.
 SCALED: dict[str, Any] = {
     "yarn, scale 1.5": "yarn:factor=4,attention_factor=1.5",
     "yarn, scale 0.9": "yarn:factor=4,attention_factor=0.9",
@@ -32,7 +33,6 @@ SCALED: dict[str, Any] = {
     "yarn, searched for mlx-lm": engine_models.SEARCHED["mlx-lm"],
     "proportional": "proportional:partial_rotary_factor=0.5,factor=2",
 }
-"""Attention scales other than those that mlx-lm computes by itself, and what has no route of its own."""
 
 
 def is_served(family: str, route: str) -> bool:

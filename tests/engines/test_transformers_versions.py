@@ -33,8 +33,8 @@ from ropescale.engines import transformers4
 from ropescale.schedules import LongRope, Schedule
 
 CURRENT = importlib.metadata.version("transformers")
+# What pyproject.toml asks for at least, and the newest that is tried.
 LOWEST, NEWEST = "5.16.0", "5.24.0"
-"""What pyproject.toml asks for at least, and the newest that is tried."""
 
 VERSIONS = ("4.57.1", LOWEST, CURRENT, NEWEST)
 
@@ -73,9 +73,10 @@ _DBRX = {
     "ffn_config": {"ffn_hidden_size": 48, "moe_num_experts": 4, "moe_top_k": 2},
 }  # fmt: skip
 _LONGCAT = {"num_layers": 2, "ffn_hidden_size": 48, "expert_ffn_hidden_size": 16, "zero_expert_num": 2, "moe_topk": 2}
+# Phi-3's attention scale is computed from a whole number of positions: the more there are, the nearer it comes.
 _PHI3_LENGTH = 512
-"""Phi-3's attention scale is computed from a whole number of positions: the more there are, the nearer it comes."""
 
+# Types that are tried with every schedule, published with v4's keys and saved by transformers 5, with weights.
 NAMED: dict[str, dict[str, Any]] = {
     "llama": _THETA,
     "qwen2": _THETA | _FULL,
@@ -86,8 +87,8 @@ NAMED: dict[str, dict[str, Any]] = {
     "gpt_neox": {"rotary_pct": 0.5, "rotary_emb_base": 20000},
     "deepseek_v2": _THETA | _LATENT,
 }
-"""Types that are tried with every schedule, published with v4's keys and saved by transformers 5, with weights."""
 
+# Types with ways of their own, tried with every schedule.
 OTHERS: dict[str, dict[str, Any]] = {
     "deepseek_v3": _THETA | _LATENT,
     "gemma3_text": _HEAD | _MIXED,
@@ -104,8 +105,8 @@ OTHERS: dict[str, dict[str, Any]] = {
         "attention_head_dim": 64, "mamba_d_state": 8, "n_mamba_heads": 8, "mamba_headdim": 32,
     },
 }  # fmt: skip
-"""Types with ways of their own, tried with every schedule."""
 
+# Types that are tried with five schedules.
 USUAL: dict[str, dict[str, Any]] = {
     **dict.fromkeys("arcee bitnet diffllama granite olmo starcoder2".split(), _THETA),
     **dict.fromkeys("ernie4_5 gemma helium seed_oss".split(), _THETA | _HEAD),
@@ -126,7 +127,6 @@ USUAL: dict[str, dict[str, Any]] = {
     "qwen2_moe": _THETA | _EXPERTS | _FULL | {"shared_expert_intermediate_size": 16},
     "smollm3": _THETA | _FULL,
 }
-"""Types that are tried with five schedules."""
 
 
 @dataclass(frozen=True)
@@ -161,8 +161,8 @@ SCHEDULES: dict[str, str | Schedule | None] = {
 }
 _FEW = ("theta", "linear", "yarn", "two lists", "per pair")
 _NESTED = ("gemma3_text", "olmo3", "modernbert-decoder")
+# Types whose full-attention layers do not rotate.
 _SLIDING_ONLY = ("cohere2", "exaone4")
-"""Types whose full-attention layers do not rotate."""
 
 
 class Case(NamedTuple):

@@ -23,16 +23,16 @@ from environments import environment
 from ropescale.engines import vllm
 from ropescale.exporting import Export, export
 
+# Nats; the table of docs/engines.md has what was measured.
 TOLERANCE = 1e-3
-"""Nats; the table of docs/engines.md has what was measured."""
 
+# Types that vLLM runs with the code of transformers, whose dynamic NTK follows the text.
 BY_TRANSFORMERS = ("olmo", "olmo2", "gpt_neox")
-"""Types that vLLM runs with the code of transformers, whose dynamic NTK follows the text."""
 
 AS_IT_LIES = ("llama", "dynamic, as it lies")
 SEARCHED_BY_US = ("llama", "searched")
+# A schedule that no configuration of the other engines is given, and the same with a wrong number.
 PROPORTIONAL = {"right": "proportional:partial_rotary_factor=0.5", "wrong": "proportional:partial_rotary_factor=0.75"}
-"""A schedule that no configuration of the other engines is given, and the same with a wrong number."""
 
 CASES = [(family, route) for family in FAMILIES for route in ROUTES if schedule(family, route) is not None]
 QUIET = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_LOGGING_LEVEL": "WARNING"}

@@ -29,8 +29,8 @@ __all__ = ["python"]
 
 pytestmark = pytest.mark.engines
 
+# Nats, on any token.
 TOLERANCE = 1e-4
-"""Nats, on any token."""
 
 LENGTHS = [128, 256, 512, 1024]
 SPECS = {"base": "base", "searched": SEARCHED["all"]}

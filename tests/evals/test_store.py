@@ -27,8 +27,8 @@ from ropescale.evals.scoring.executor import Executor
 from ropescale.evals.scoring.scorer import Scorer
 from ropescale.evals.store import Store, last_run, opened, refuse_if_busy
 
+# Only its sizes matter: batch n has 8 scored tokens.
 PLAN = plan_pass([4 + n for n in range(5)], 9, None, False, 1)
-"""Only its sizes matter: batch n has 8 scored tokens."""
 
 
 FORM = per_token(nll=np.float32, same=np.bool_, ids=np.int32)

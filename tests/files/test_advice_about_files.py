@@ -72,9 +72,11 @@ SHORT = {
 }
 for _short, _whole in SHORT.items():
     ROWS = ROWS.replace(_short, _whole)
+# What is wrong, the command, the advice, and what is done then; unless that ends with one, the command once more.
 FILES = [line.replace(" | tee", " |tee").split(" | ") for line in ROWS.splitlines()]
-"""What is wrong, the command, the advice, and what is done then; unless that ends with one, the command once more."""
 
+# Of messages whose advice other tests follow, or nobody can here: another command at the same moment, the Hub, other
+# programs and machines, trust. The last ones are facts without a way out.
 ELSEWHERE = (
     *("was created meanwhile", "another command created", "became shorter while", "needs custom code"),
     *("and the Hub cannot be reached", "nor a model that the Hub supplies", "cannot be linked or copied to"),
@@ -87,8 +89,6 @@ ELSEWHERE = (
     *("; no schedule lets", "; an engine that reads that file", "; it should be", "; it must be", "must be even"),
     *("does not extend the context", "nothing can be scaled", "code from the Hub"),
 )
-"""Of messages whose advice other tests follow, or nobody can here: another command at the same moment, the Hub, other
-programs and machines, trust. The last ones are facts without a way out."""
 
 
 @pytest.fixture(scope="module")

@@ -28,8 +28,8 @@ from ropescale.errors import RopescaleError, RunError, StorageError
 from ropescale.evals import perplexity
 from ropescale.schedules import Table
 
+# The parameters that name something to read.
 READ = set("model like source prompts chat_template key_spans config tokenizer imports runs".split())
-"""The parameters that name something to read."""
 
 YARN = ["--schedule", "yarn:factor=2"]
 DATA = ["--data", "texts", "--dtype", "float32"]
@@ -49,13 +49,13 @@ FOLDERS: dict[str, list[str]] = {
 }
 PYTHON = {"ropescale.save": ["save", "OUT"], "Table.save": ["table", "OUT.json"], "Result.save": ["result", "OUT"]}
 WRITERS = FILES | FOLDERS | PYTHON
+# Commands that change a folder that is there, or fill it step by step.
 CHANGES = {
     "patch --in-place": ["patch", "model", *YARN, "--in-place"],
     "patch --force": ["patch", "model", *YARN, "-o", "patched", "--force"],
     "TrainingCallback": ["train", "OUT"],
     "eval --force": [*FOLDERS["eval"][:-1], "run", "--schedule", "ntk:factor=2", "--force"],
 }
-"""Commands that change a folder that is there, or fill it step by step."""
 
 
 def save(out: str) -> None:

@@ -160,12 +160,12 @@ def test_the_flags_of_yarn_compute(llama_cpp, files, ids, arguments, computes):
 
 _YARN = {"type": "yarn", "factor": 8.0, "original_context_length": TRAINED}
 
+# A random model of any of the families below; its logits are far from flat.
 SMALL: dict[str, Any] = {
     "vocab_size": 2048, "hidden_size": 128, "intermediate_size": 192, "num_hidden_layers": 2,
     "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": TRAINED,
     "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}, "initializer_range": 0.1,
 }  # fmt: skip
-"""A random model of any of the families below; its logits are far from flat."""
 
 
 def _random(model_type: str, **more: Any) -> Any:

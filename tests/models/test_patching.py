@@ -31,6 +31,7 @@ def _quiet() -> None:
     logging.getLogger("transformers").setLevel(logging.ERROR)
 
 
+# Schedules of one table for every length, as a spec or a function from the number of pairs.
 STATIC: dict[str, Any] = {
     "linear": "linear:factor=4",
     "ntk": "ntk:factor=4",
@@ -54,7 +55,6 @@ STATIC: dict[str, Any] = {
     "table": lambda n: Table(factors=[1.0 + i / 3 for i in range(n)], attention_factor=1.2),
     "custom": Half(),
 }
-"""Schedules of one table for every length, as a spec or a function from the number of pairs."""
 
 VARYING: dict[str, Any] = {
     "dynamic": "dynamic:factor=4",
@@ -62,8 +62,8 @@ VARYING: dict[str, Any] = {
     "longrope, two lists": lambda n: LongRope([1.0] * n, [1.5 + i for i in range(n)], factor=4.0),
 }
 
+# One of each way to say a schedule: by a factor, by a theta, by YaRN's parameters, and pair by pair.
 SOME = ("linear", "ntk", "yarn, mscale", "table")
-"""One of each way to say a schedule: by a factor, by a theta, by YaRN's parameters, and pair by pair."""
 
 EVERYWHERE = [(kind, name) for kind in SHAPES for name in (STATIC if kind == "llama" else SOME)]
 

@@ -77,13 +77,13 @@ LLAMA3S: list[dict[str, Any]] = [
 ]
 
 
+# Schedules beside the rope parameters that mean the same, as a person would write them.
 NATIVE: list[tuple[sch.BuiltIn, dict[str, Any]]] = [
     (sch.Base(), {"rope_type": "default"}),
     *((sch.Linear(s), {"rope_type": "linear", "factor": s}) for s in (1.0, 4.0, 64.0)),
     *((sch.Yarn(**fields), {"rope_type": "yarn", **fields}) for fields in YARNS),
     *((sch.Llama3(**fields), {"rope_type": "llama3", **fields}) for fields in LLAMA3S),
 ]
-"""Schedules beside the rope parameters that mean the same, as a person would write them."""
 
 
 def label(value: Any) -> str:

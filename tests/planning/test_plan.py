@@ -25,11 +25,11 @@ from ropescale.schedules.base import with_theta
 
 PHI3 = {"model_type": "phi3", "hidden_size": 128, "num_attention_heads": 4, "max_position_embeddings": 4096}
 GEMMA3 = plain("gemma3_text", 64, 2, 8192, 1e6, head_dim=128, rope_local_base_freq=1e4)
+# A schedule without a form of its own in transformers, except where its betas are llama3's.
 PARTS = "ntk-by-parts:factor=4"
-"""A schedule without a form of its own in transformers, except where its betas are llama3's."""
 
+# A schedule that only one factor per pair can carry.
 PER_PAIR = "yarn:factor=4,extrapolation_factor=0.5"
-"""A schedule that only one factor per pair can carry."""
 
 
 def series(theta: float, dim: int) -> list[float]:
@@ -119,8 +119,8 @@ MODELS = {
 }
 
 
+# Where every pair that turns is too fast for the ramp to reach: an error, tested below.
 FAST = [("gemma4", spec) for spec in ("yarn:factor=4", "llama3:factor=4", PARTS)]
-"""Where every pair that turns is too fast for the ramp to reach: an error, tested below."""
 
 
 @pytest.mark.parametrize(("name", "spec"), [(m, s) for m in MODELS for s in SPECS if (m, s) not in FAST])
@@ -134,10 +134,10 @@ def test_what_is_written_reads_back_the_same_here_and_in_stock_transformers(name
     assert_same_tables(plan.tables, stock_tables(plan.config))
 
 
+# As Olmo 3 is published: only its full-attention layers are scaled.
 OLMO3 = plain("olmo3", 4096, 32, 65536, 500000, num_hidden_layers=4, rope_scaling=yarn(8.0, rope_type="yarn"))
 OLMO3["layer_types"] = ["sliding_attention"] * 3 + ["full_attention"]
 OLMO3["rope_scaling"] |= {"original_max_position_embeddings": 8192, "attention_factor": 1.2079441541679836}
-"""As Olmo 3 is published: only its full-attention layers are scaled."""
 
 
 @pytest.mark.parametrize("model_type", ["olmo3", "gemma3_text", "gemma3n_text", "deepseek_v4"])
@@ -657,8 +657,8 @@ WHOLE: dict[str, dict[str, Any]] = {
 }
 
 
+# Keys that transformers fills in where they are absent, but not where they are null.
 FILLED = ("rope_theta", "original_max_position_embeddings", "partial_rotary_factor")
-"""Keys that transformers fills in where they are absent, but not where they are null."""
 
 
 @pytest.mark.parametrize("null", [False, True])

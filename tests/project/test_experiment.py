@@ -9,8 +9,8 @@ import pytest
 import torch
 from launching import TOOLS, environment
 
+# Libraries that a machine with an accelerator may lack.
 ABSENT = ("click", "datasets", "pyarrow", "matplotlib")
-"""Libraries that a machine with an accelerator may lack."""
 
 SCRIPT = f"""
 import runpy, sys

@@ -10,8 +10,8 @@ from launching import HELPERS, TOOLS, environment
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs a POSIX system")
 
+# How many of each target run every time; the others 10.
 CASES = {"runs": 3, "configurations": 16}
-"""How many of each target run every time; the others 10."""
 
 SEED = "every time"
 

@@ -5,8 +5,8 @@ import json
 import pytest
 from launching import TOOLS, environment
 
+# Libraries that a machine with an accelerator may lack.
 ABSENT = ("accelerate", "click", "datasets", "gguf", "matplotlib", "pandas", "peft", "pyarrow")
-"""Libraries that a machine with an accelerator may lack."""
 
 PARTS = {"environment", "patch", "kernels", "equality", "resuming", "llama", "qwen", "sliding", "memory", "eval"}
 PARTS |= {"longest", "search", "recommend"}

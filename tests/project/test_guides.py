@@ -35,8 +35,8 @@ Names = dict[str, object]
 INDENTED = re.compile(r"^ {4,}(?:ropescale|python) (?:.*\\\n)*.*$", re.MULTILINE)
 SHELLS = {"sh", "bash", "console"}
 
+# Scripts of llama.cpp, which are not ours to look into.
 THEIRS = {"convert_hf_to_gguf.py"}
-"""Scripts of llama.cpp, which are not ours to look into."""
 
 
 def command_lines(page: str) -> Iterator[str]:
@@ -92,11 +92,11 @@ def of_python(words: list[str]) -> None:
         assert words[0] in THEIRS or (ROOT / words[0]).is_file(), words[0]
 
 
+# What reads the words after each program; those of others are not looked into.
 READERS = {"ropescale": of_ropescale, "python": of_python}
-"""What reads the words after each program; those of others are not looked into."""
 
+# How a command of ropescale may begin in a sentence.
 LAUNCHED = r"(?:torchrun [^`]*?-m |python -m )?"
-"""How a command of ropescale may begin in a sentence."""
 
 
 def mentioned(page: str) -> Iterator[tuple[str, list[str]]]:
@@ -120,6 +120,7 @@ def options_of(name: str) -> set[str]:
 
 # --- the pages ---
 
+# Blocks that are only compiled or parsed: what stands in them, and why they are not run.
 NOT_RUN = {
     "index": {"pip install": "installs libraries"},
     "engines": {"make engines": "installs engines of some GB"},
@@ -128,7 +129,6 @@ NOT_RUN = {
     "training": {"--steps 400": "takes hours; adapting.md has the same with 2 steps"},
     "versions": {"pip install": "installs libraries"},
 }
-"""Blocks that are only compiled or parsed: what stands in them, and why they are not run."""
 
 
 def text_of(page: str) -> str:
@@ -335,8 +335,8 @@ def workplace(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     return tmp_path
 
 
+# Guides that take more than a second.
 LONG = ("adapting", "choosing", "qwen", "recipes")
-"""Guides that take more than a second."""
 
 
 @pytest.mark.usefixtures("few_candidates")

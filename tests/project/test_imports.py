@@ -37,6 +37,7 @@ _SPEC = {"schedule": "{checkpoint} --schedule yran:factor=8", "field": "{checkpo
 _DATA = {"data": "{checkpoint} --data none.txt", "option": "{checkpoint} --dta none.txt"}
 _MEASURED = {"folder": "nowhere/at/all --data none.txt", **_DATA}
 _PLANNED = {**_MEASURED, **{name: f"{words} --data none.txt" for name, words in _SPEC.items()}}
+# Mistakes, by command.
 MISTAKES = {
     "schedules": {"schedule": "yran", "option": "--jsn"},
     "inspect": {**_MODEL, **_SPEC, "option": "{checkpoint} --schedul yarn"},
@@ -56,10 +57,9 @@ MISTAKES = {
     "report": {"folder": "nowhere/at/all", "run": "{checkpoint}", "option": "nowhere --titl x"},
     "demo": {"folder": "-o {checkpoint}", "option": "--outt x"},
 }
-"""Mistakes, by command."""
 
+# The commands that may import numpy for a message, which takes a tenth of the time of torch.
 _WITH_NUMPY = ("eval", "retrieval", "keys", "recommend", "search", "report", "demo")
-"""The commands that may import numpy for a message, which takes a tenth of the time of torch."""
 
 _BLOCKED = """
 import sys

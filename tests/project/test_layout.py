@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 MOST_PARAMETERS = 12
+# Modules whose functions spell out the options of a measurement, as keywords.
 WITH_OPTIONS = ("evals.api", "evals.training.callback")
-"""Modules whose functions spell out the options of a measurement, as keywords."""
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,7 @@ ROPE = Rope(64, 10_000.0, 4096)
 PAIRS = ROPE.pairs
 GROWING = tuple(1 + 0.25 * i for i in range(PAIRS))
 
+# One of each. A new schedule needs its case here: the first test below says so.
 EXAMPLES: dict[str, sch.BuiltIn] = {
     "as-is": sch.AsIs(), "base": sch.Base(), "linear": sch.Linear(8), "ntk": sch.Ntk(8), "ntk-su": sch.NtkSu(8),
     "ntk-mixed": sch.NtkMixed(8), "ntk-critical": sch.NtkCritical(8), "abf": sch.Abf(1e6), "dynamic": sch.Dynamic(8),
@@ -25,7 +26,6 @@ EXAMPLES: dict[str, sch.BuiltIn] = {
     "proportional": sch.Proportional(0.5, 8), "giraffe": sch.Giraffe(0.5, 2048), "cope": sch.Cope(),
     "resonance": sch.Resonance(sch.Yarn(8)), "table": sch.Table(factors=GROWING, attention_factor=1.1),
 }  # fmt: skip
-"""One of each. A new schedule needs its case here: the first test below says so."""
 
 LOOK_AT_TURNS = {"yarn", "dynamic-yarn", "ntk-by-parts", "llama3", "cope", "ntk-critical"}
 LENGTH_DEPENDENT = {"dynamic", "dynamic-yarn", "longrope"}

@@ -289,15 +289,15 @@ def test_a_checkpoint_in_bfloat16_is_compared_in_float32_on_the_cpu_and_in_its_o
     assert {stretch.verdict for stretch in own.generation} == {EQUAL}
 
 
+# Types that choose what they attend to by scores that are all zero at random weights: rounding decides.
 CHOOSING = ("axk2", "deepseek_v32", "dots3_note", "dots3_note_text", "glm_moe_dsa", "hy_v4")
-"""Types that choose what they attend to by scores that are all zero at random weights: rounding decides."""
 
+# Types that keep the largest 5% of their activations, where rounding decides at the edge: compared in float64.
 AMPLIFYING = ("gemma3n", "gemma3n_text")
-"""Types that keep the largest 5% of their activations, where rounding decides at the edge: compared in float64."""
 
+# Types whose decoding is not their whole pass in stock transformers 5.23, below the trained length as well: Moshi's
+# by 2 spreads, Zamba 2's by 7e-5, in float64 as in float32, so that it is no rounding.
 OWN_WAY = ("moshi", "zamba2")
-"""Types whose decoding is not their whole pass in stock transformers 5.23, below the trained length as well: Moshi's
-by 2 spreads, Zamba 2's by 7e-5, in float64 as in float32, so that it is no rounding."""
 
 
 @pytest.mark.slow

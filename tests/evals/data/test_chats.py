@@ -32,13 +32,13 @@ CHATML = """{%- for message in messages %}
 MARKED = CHATML.replace("BEGIN", "{%- generation -%}").replace("END", "{%- endgeneration -%}")
 PLAIN = CHATML.replace("        BEGIN\n", "").replace("        END\n", "")
 
+# Writes the last answer otherwise than those before it, as Qwen3's does.
 QWEN = """{%- for message in messages %}
 {{- '<|im_start|>' + message.role + '\\n' }}
 {%- if message.role == 'assistant' and loop.last %}{{- '<think>\\n\\n</think>\\n\\n' }}{% endif %}
 {{- message.content + '<|im_end|>\\n' }}
 {%- endfor %}
 {%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{% endif %}"""
-"""Writes the last answer otherwise than those before it, as Qwen3's does."""
 
 LLAMA = """{{- bos_token }}{% for message in messages %}
 {% if message.role == 'user' %}[INST] {{ message.content }} [/INST]{% else %}{% generation %} {{ message.content }}

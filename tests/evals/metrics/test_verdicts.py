@@ -18,8 +18,8 @@ from ropescale.evals.metrics.cells import digits
 from ropescale.evals.statistics.intervals import average, familywise
 
 TRAINED, LONGEST = 8, 32
+# From position 19 on every token ends a repeat of 8 tokens, 12 back.
 IDS = [*range(12), *range(12), *range(8)]
-"""From position 19 on every token ends a repeat of 8 tokens, 12 back."""
 
 
 def draws(rng, shape, skew):

@@ -9,8 +9,8 @@ import ropescale
 from ropescale.evals import perplexity
 from ropescale.evals.backends.variants import trained_length
 
+# As in the config.json of meta-llama/Llama-3.1-8B.
 LLAMA_3_1 = {"rope_parameters": LLAMA31_SCALING | {"rope_theta": 500000.0}, "max_position_embeddings": 131072}
-"""As in the config.json of meta-llama/Llama-3.1-8B."""
 
 SCALING = LLAMA_3_1["rope_parameters"] | {"original_max_position_embeddings": 16}
 SMALL = {"rope_parameters": SCALING, "max_position_embeddings": 128}
