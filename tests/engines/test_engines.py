@@ -60,88 +60,70 @@ WARNINGS: list[tuple[str, Any, list[str]]] = [
     ("llama", "linear:factor=4", [RAISES]),
     ("llama", "yarn:factor=4,truncate=false", [
         "llama.cpp: always rounds the ramp",
-        "mlx-lm: always rounds the ramp to whole pairs (truncate = true); `ropescale export --for mlx-lm` avoids it",
-    ]),
+        "mlx-lm: always rounds the ramp to whole pairs (truncate = true); `ropescale export --for mlx-lm` avoids it"]),
     ("llama", "yarn:factor=4,attention_factor=1", [
         "SGLang: recomputes the attention factor (1.139 instead of 1)",
         "llama.cpp: recomputes the attention factor (1.139 instead of 1); `ropescale export",
-        "mlx-lm: recomputes the attention factor (1.139 instead of 1); `ropescale export",
-    ]),
+        "mlx-lm: recomputes the attention factor (1.139 instead of 1); `ropescale export"]),
     ("llama", "dynamic:factor=2", [
         "vLLM: computes one static table, base RoPE of 4,096 positions",
         "SGLang: computes one static table, for 8,192 tokens",
         "llama.cpp: has no dynamic scaling",
-        "transformers 5 and transformers 4: keep state between calls",
-    ]),
+        "transformers 5 and transformers 4: keep state between calls"]),
     ("llama", PER_PAIR, [
         f"{SERVES} 16384",
         f"{DROPS} for this architecture, silently leaving base RoPE; `ropescale export --for llama.cpp` avoids",
-        "mlx-lm: computes the attention factor of per-pair factors from the lengths (1.08 instead of 1)",
-    ]),
+        "mlx-lm: computes the attention factor of per-pair factors from the lengths (1.08 instead of 1)"]),
     ("llama", "proportional:partial_rotary_factor=0", [
-        "vLLM: refuses proportional RoPE with partial_rotary_factor 0", NO_SHARE, *NO_PROPORTIONAL,
-    ]),
+        "vLLM: refuses proportional RoPE with partial_rotary_factor 0", NO_SHARE, *NO_PROPORTIONAL]),
     ("llama", "proportional:partial_rotary_factor=0.5", [NO_SHARE, *NO_PROPORTIONAL]),
     ("llama", "proportional:partial_rotary_factor=1,factor=4", [
         "vLLM and SGLang: ignore the factor", "llama.cpp: ignores the factor of proportional RoPE; `ropescale export",
-        *NO_PROPORTIONAL,
-    ]),
+        *NO_PROPORTIONAL]),
     ("phi3", TWO_LISTS, [
         "vLLM and llama.cpp: choose the short or the long list once",
         f"{SERVES} 131072",
         "SGLang: selects the list batch by batch",
         "mlx-lm: always uses the long list",
-        "transformers 5: before 5.20, generation past 4,096 tokens forgets the previous text",
-    ]),
+        "transformers 5: before 5.20, generation past 4,096 tokens forgets the previous text"]),
     ("gpt_oss", "linear:factor=4", ["vLLM: is hard-wired to yarn for gpt-oss", RAISES]),
-    ("gpt_oss", "yarn:factor=64,truncate=false", [
-        "llama.cpp and mlx-lm: always round the ramp",
-    ]),
+    ("gpt_oss", "yarn:factor=64,truncate=false", ["llama.cpp and mlx-lm: always round the ramp"]),
     ("qwen3", "llama3:factor=4", ["llama.cpp: does not apply llama3 scaling"]),
     ("qwen2_vl_text", "ntk:factor=4", []),
     ("qwen2_vl_text", "yarn:factor=4", ["vLLM: computes the ramp of qwen2_vl_text from 16384 trained tokens"]),
     ("qwen3_vl_text", "yarn:factor=4", []),
     ("qwen2_vl_text", "linear:factor=4", [BY_VLLM.format("linear"), RAISES, BY_SGLANG.format("linear")]),
     ("qwen2_vl_text", "llama3:factor=4", [
-        BY_VLLM.format("llama3"), BY_SGLANG.format("llama3"), "llama.cpp: does not apply llama3 scaling",
-    ]),
+        BY_VLLM.format("llama3"), BY_SGLANG.format("llama3"), "llama.cpp: does not apply llama3 scaling"]),
     ("qwen2_vl_text", PER_PAIR, [
-        BY_VLLM.format("longrope"), SERVES, BY_SGLANG.format("longrope"), f"{DROPS} for this architecture",
-    ]),
+        BY_VLLM.format("longrope"), SERVES, BY_SGLANG.format("longrope"), f"{DROPS} for this architecture"]),
     ("qwen2_vl_text", "proportional:partial_rotary_factor=0.5", [
-        f"vLLM and SGLang: {ROWS}serve it with transformers 5".format("proportional"), *NO_PROPORTIONAL,
-    ]),
+        f"vLLM and SGLang: {ROWS}serve it with transformers 5".format("proportional"), *NO_PROPORTIONAL]),
     ("deepseek_v3", "linear:factor=4", [
-        "vLLM and SGLang: overwrite linear with deepseek_yarn on MLA models", RAISES, SOFTMAX,
-    ]),
+        "vLLM and SGLang: overwrite linear with deepseek_yarn on MLA models", RAISES, SOFTMAX]),
     ("deepseek_v3", "yarn:factor=4", []),  # the makers' mscale and mscale_all_dim are kept
     ("deepseek_v3", "yarn:factor=4,mscale=1,mscale_all_dim=0", [SOFTMAX]),
     ("deepseek_v3", "yarn:factor=4,mscale=1,mscale_all_dim=1", []),
     ("deepseek_v3", "yarn:factor=4,mscale=1,mscale_all_dim=0.5", [
-        "llama.cpp: recomputes the attention factor (1 instead of 1.065)",
-    ]),
+        "llama.cpp: recomputes the attention factor (1 instead of 1.065)"]),
     ("deepseek_v3", "yarn:factor=4,mscale=1,mscale_all_dim=0,attention_factor=1", [
         "vLLM: replaces an attention factor of 1 on MLA models by deepseek_llama_scaling",
         "SGLang: recomputes the attention factor (1.139 instead of 1)",
         SOFTMAX,
         "llama.cpp: recomputes the attention factor (1.139 instead of 1)",
-        "mlx-lm: recomputes the attention factor",
-    ]),
+        "mlx-lm: recomputes the attention factor"]),
     ("deepseek_v3", PER_PAIR, [
         "vLLM and SGLang: overwrite longrope with deepseek_yarn on MLA models",
         DROPS,
-        "mlx-lm: cannot apply per-pair factors to the pairs of deepseek_v3",
-    ]),
+        "mlx-lm: cannot apply per-pair factors to the pairs of deepseek_v3"]),
     ("gemma3_text", {"sliding_attention": "yarn:factor=4"}, [
         "SGLang: was not checked with yarn for gemma3_text",  # its file has a rotary layer of its own
         "mlx-lm: reads no scaling for the sliding_attention layers of gemma3_text",
-        "transformers 4: has no keys for a scaled gemma3_text (sliding_attention)",
-    ]),
+        "transformers 4: has no keys for a scaled gemma3_text (sliding_attention)"]),
     ("lfm3", "linear:factor=4", [
         "vLLM and SGLang: lack Lfm3ForCausalLM",
         "llama.cpp: ignores the factor of proportional RoPE",
-        "transformers 4: lacks lfm3",
-    ]),
+        "transformers 4: lacks lfm3"]),
     ("mistral", "linear:factor=4", [RAISES]),
     ("deepseek_v2", "yarn:factor=4,mscale=1,mscale_all_dim=1", [
         "transformers 4: leaves out the softmax scale of mscale_all_dim for deepseek_v2; use yarn or linear or ntk, or",
@@ -152,22 +134,18 @@ WARNINGS: list[tuple[str, Any, list[str]]] = [
         "vLLM: ignores the scaling of dbrx, silently", RAISES, "SGLang: does not scale dbrx, silently",
         "llama.cpp: its converter writes no linear scaling for dbrx",
         "mlx-lm: reads no scaling for dbrx",
-        "transformers 4: ignores rope_scaling for dbrx",
-    ]),
+        "transformers 4: ignores rope_scaling for dbrx"]),
     ("olmo3", "ntk:factor=4", ["transformers 4: has one theta for all layers of olmo3, so the other layers change"]),
     ("gemma3_text", PER_PAIR, [
         SERVES, "SGLang: was not checked with longrope", DROPS, "mlx-lm: computes the attention factor",
-        "transformers 5: before 5.21, the second forward pass over more than 8,192 tokens fails (full_attention)",
-    ]),
+        "transformers 5: before 5.21, the second forward pass over more than 8,192 tokens fails (full_attention)"]),
     ("olmo2", "linear:factor=4", [RAISES]),
     ("olmo2", "yarn:factor=4", ["transformers 4: refuses yarn scaling for olmo2; use linear or ntk, or serve"]),
     ("olmo2", PER_PAIR, [
-        SERVES, DROPS, "mlx-lm: computes the attention factor", "transformers 4: refuses per-pair factors for olmo2",
-    ]),
+        SERVES, DROPS, "mlx-lm: computes the attention factor", "transformers 4: refuses per-pair factors for olmo2"]),
     ("nemotron", PER_PAIR, [
         SERVES, DROPS, "mlx-lm: stops with an error at longrope for nemotron",
-        "transformers 4: ignores rope_scaling for nemotron",
-    ]),
+        "transformers 4: ignores rope_scaling for nemotron"]),
     *((name, PER_PAIR, [
         f"vLLM and SGLang: cannot apply per-pair factors to the pairs of {name}; use yarn or linear or ntk, or serve",
         DROPS, f"mlx-lm: reads no scaling for {name}",
@@ -180,25 +158,17 @@ WARNINGS: list[tuple[str, Any, list[str]]] = [
     ("glm", "ntk:factor=4", ["mlx-lm: does not rotate the 32 of 64 coordinates of glm"]),
     ("cohere2_moe", PER_PAIR, [
         "vLLM and SGLang: cannot apply per-pair factors to the pairs of cohere2_moe", DROPS,
-        "transformers 4: lacks cohere2_moe",
-    ]),
-    ("mycustom", "yarn:factor=4", [
-        "vLLM and SGLang: lack mycustom", FOREIGN.format("mycustom"),
-    ]),
+        "transformers 4: lacks cohere2_moe"]),
+    ("mycustom", "yarn:factor=4", ["vLLM and SGLang: lack mycustom", FOREIGN.format("mycustom")]),
     ("own class", "yarn:factor=4", [
-        "vLLM and SGLang: lack LlamaTwiceForCausalLM", FOREIGN.format("LlamaTwiceForCausalLM"),
-    ]),
+        "vLLM and SGLang: lack LlamaTwiceForCausalLM", FOREIGN.format("LlamaTwiceForCausalLM")]),
     ("own code", "yarn:factor=4", [
-        "vLLM and SGLang: run My with the checkpoint's own code, if at all", FOREIGN.format("my"),
-    ]),
+        "vLLM and SGLang: run My with the checkpoint's own code, if at all", FOREIGN.format("my")]),
     ("no class", "llama3:factor=4", []),
     ("bamba", "yarn:factor=4", [
-        "SGLang: lacks BambaForCausalLM", "llama.cpp: its converter was not checked with yarn for bamba",
-    ]),
+        "SGLang: lacks BambaForCausalLM", "llama.cpp: its converter was not checked with yarn for bamba"]),
     ("mixtral", "yarn:factor=4", ["SGLang: does not scale mixtral, silently", "mlx-lm: reads no scaling for mixtral"]),
-    ("ministral3", "yarn:factor=32", [
-        "transformers 4: lacks ministral3, which came with",
-    ]),
+    ("ministral3", "yarn:factor=32", ["transformers 4: lacks ministral3, which came with"]),
     ("lighton_ocr", "yarn:factor=4", ["transformers 4: lacks lighton_ocr, which came with transformers 5"]),
     ("qwen3_vl", "yarn:factor=4", []),
 ]  # fmt: skip

@@ -2,7 +2,6 @@
 
 import json
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,7 +9,6 @@ import tiny
 from fake_engine import arithmetic, serving
 from losses import tensors
 
-from ropescale.checkpoints.loading import load_tokenizer
 from ropescale.errors import ServerError
 from ropescale.evals import Server
 from ropescale.evals.backends.engines import Generating, Scoring
@@ -19,12 +17,6 @@ from ropescale.evals.reporting.runs import load
 
 YARN = "yarn:factor=2"
 LLAMA = {"kind": "llamacpp", "models": ("model.gguf",)}
-
-
-@pytest.fixture(scope="module")
-def tokens(checkpoint):
-    tokenizer = load_tokenizer(Path(checkpoint))
-    return lambda text: tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
 
 
 def words(engine, checkpoint, text, *more, lengths="16,64"):

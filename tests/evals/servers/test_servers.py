@@ -30,12 +30,6 @@ BUDGET = ["--budget-tokens", "2048"]
 KEY = "sk-RecognisableFakeKey0123456789"
 
 
-@pytest.fixture(scope="module")
-def tokens(checkpoint):
-    tokenizer = load_tokenizer(Path(checkpoint))
-    return lambda text: tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-
-
 def words(engine, checkpoint, text, *more, lengths=LENGTHS):
     beside = ["--tokenizer", checkpoint, "--data", text, "--lengths", lengths]
     return ["eval", "--server", engine.url, *beside, *([] if "--stride" in more else BUDGET), *more]
