@@ -332,11 +332,12 @@ def two_sets(source: Path) -> Iterator[str]:
     served = {name for name in names if name.endswith(".bin")}
     if tensors or listed:
         served = listed if shards else tensors
-    if read and served != indexes.get(read, {read}):
+    loaded = indexes.get(read, {read}) if read else set()
+    if served != loaded:
         shown = ", ".join(sorted(served)[:3]) or "nothing"
         yield (
-            f"{source}: transformers loads {read}, vLLM {len(served)} ({cut(shown, 100)}); remove what does "
-            "not belong to the model"
+            f"{source}: transformers loads {read or 'nothing'}, vLLM {len(served)} ({cut(shown, 100)}); remove what "
+            "does not belong to the model, or complete the download"
         )
 
 

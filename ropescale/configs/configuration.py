@@ -357,14 +357,20 @@ class Scaling:
     original_length: int | None
 
 
+_READ_BESIDE = ("rope_theta", "partial_rotary_factor")
+
+
 def unread_by_v4(configuration: Configuration) -> bool:
     """Whether transformers 4, which ignores ``rope_parameters``, would use different parameters than transformers 5."""
     section = configuration.section
     if "rope_parameters" not in section:
         return False
-    no_theta = not any(name in section for name in THETA_NAMES)
-    if any(key == ALL_LAYERS and no_theta and rope.theta != 10000 for key, rope in configuration.ropes.items()):
-        return True
+    rope = configuration.ropes.get(ALL_LAYERS)
+    if rope and not any(name in section for name in THETA_NAMES):
+        own = configuration.text.default_parameters or {"rope_theta": rope.theta}
+        # where the class of transformers 5 has 10000 as its default, that of transformers 4 has it, too
+        if rope.theta != 10000 or any(own.get(name) != rope.scaling.get(name) for name in _READ_BESIDE):
+            return True
     return section.get("rope_scaling") is None and _v4_scaling(configuration.text, configuration.parameters) is not None
 
 

@@ -142,6 +142,8 @@ def _has_keys(layers: Layers) -> bool:
     names = [name for name in class_defaults.THETA_NAMES if layers.key in keys.get(name, ())]
     names += ["rope_theta"] if layers.model_type in _ONE_THETA else []
     place = layers.section.get("attn_config") if layers.model_type == "dbrx" else layers.section
+    if layers.key == ALL_LAYERS and not unread_by_v4(layers.configuration):
+        return True
     return isinstance(place, Mapping) and any(place.get(name) == layers.parameters["rope_theta"] for name in names)
 
 

@@ -66,6 +66,7 @@ LOADED = [
     ([WHOLE, BIN, "consolidated.safetensors"], None, [], None),
     ([BIN], BIN, [SHARD_BIN], None),
     ([BIN], None, [], None),
+    ([SHARD], None, [], f"transformers loads nothing, vLLM 1 ({SHARD})"),
     ([SHARD_BIN], BIN, [SHARD_BIN], None),
     ([SHARD, SHARD_BIN], BIN, [SHARD_BIN, "lost.bin"], "lacks 1 of the 2 files in pytorch_model.bin.index.json"),
     ([SHARD], WHOLE, [SHARD, "lost.safetensors"], "lacks 1 of the 2 files in model.safetensors.index.json"),
@@ -91,7 +92,7 @@ def test_of_two_sets_of_weights_what_transformers_and_vllm_load_is_said(source, 
 
 
 def said_of(source, said):
-    return f"{source}: {said}; remove what does not belong to the model"
+    return f"{source}: {said}; remove what does not belong to the model, or complete the download"
 
 
 def test_patch_says_on_stdout_that_hard_links_are_overwritten_by_training(source, tmp_path, capsys):

@@ -635,6 +635,24 @@ def test_an_original_length_that_stands_where_an_engine_does_not_look_is_given_o
     assert said in "".join(capsys.readouterr())
 
 
+@pytest.mark.parametrize(
+    ("config", "stated", "reads"),
+    [
+        (LLAMA, {"rope_theta": 10000.0}, True),
+        (LLAMA, {"rope_theta": 50000.0}, False),
+        (plain("mixtral", 128, 2, 4096), {"rope_theta": 10000.0}, False),  # its own default is 1e6
+        (plain("gpt_neox", 256, 2, 2048), {"rope_theta": 10000.0, "partial_rotary_factor": 0.5}, False),
+    ],
+)
+def test_a_version_5_file_is_for_transformers_4_where_its_class_has_the_same_default(config, stated, reads, tmp_path):
+    folder = write_checkpoint(tmp_path / "M", in_v5(config, **stated))
+    done = export(folder, "transformers4")
+    assert (done.refusal is None) == reads and (reads or "patch it with the schedule as-is" in done.refusal)
+    if not reads:
+        ropescale.patch_checkpoint(folder, tmp_path / "P", "as-is")
+        assert export(tmp_path / "P", "transformers4").is_same
+
+
 @pytest.mark.parametrize(("name", "whole"), [("qwen3_vl", True), ("qwen3_vl_moe", False)])
 def test_sglang_is_told_a_schedule_where_its_model_file_reads_it(name, whole, tmp_path):
     """Loading copies the inner keys to the top level before it takes overrides, and qwen3_vl.py reads those."""
