@@ -25,7 +25,7 @@ from ..checkpoints.patching import other_limits
 from ..configs.configuration import MAXIMUM_STAYS, ONLY_V5_KEYS, Configuration, read_rope
 from ..configs.section import LARGEST
 from ..engines.transformers4 import is_met
-from ..errors import ConfigError, DataError, RopescaleError, VerificationError
+from ..errors import ConfigError, DataError, RopescaleError, ScheduleError, VerificationError
 from ..files import Json
 from ..lengths import parse_length
 from ..models.patching import configuration_before, installed
@@ -138,13 +138,17 @@ def examine(
     if not isinstance(model, (str, Path)):
         in_memory = "applies to a checkpoint, and this model is already loaded; leave it out"
         _refuse({**loading, "revision": revision}, in_memory)
-        report = examine_model(model, _wanted(configuration_before(model), schedule, like, _PROBE))
+        before = configuration_before(model)
+        report = examine_model(
+            model, _wanted(before if installed(model) is None else {}, before, schedule, like, _PROBE)
+        )
         if generate and report.live:
             _examine_generation(model, report, wanted, say)
         return report
     folder, adapter = find_loadable(model, revision, weights=generate)
     base = folder if adapter is None else adapter.base_folder
-    asked = _wanted(original_config(read_config(base), base), schedule, like)
+    current = read_config(base)
+    asked = _wanted(current, original_config(current, base), schedule, like)
     if adapter is None:
         report = examine_folder(str(model), folder, trust_remote_code, wanted=asked)
     else:
@@ -161,10 +165,13 @@ def examine(
     return report
 
 
-def _wanted(config: Json, schedule: object, like: str | Path | None, length: int | None = None) -> Intended | None:
+def _wanted(
+    current: Json, config: Json, schedule: object, like: str | Path | None, length: int | None = None
+) -> Intended | None:
     """Returns the frequencies that the user asks for; None if the user asks for none.
 
     Args:
+        current: the model's configuration.
         config: the model's configuration before ropescale's patch.
         length: the length of the tables in tokens; None for the target length.
     """
@@ -181,8 +188,12 @@ def _wanted(config: Json, schedule: object, like: str | Path | None, length: int
     configuration = Configuration.read(config)
     request = Request.of(schedule, replace_scaling=configuration.is_scaled)
     if lacks_factor(parse(schedule), request):
+        if configuration.meant_length <= configuration.lengths.trained.tokens:
+            raise ScheduleError("the schedule needs its factor; give it, as in yarn:factor=8", "schedule")
         request = replace(request, target_length=configuration.meant_length)
     plan = make_plan(config, request)
+    if not plan.changes and like is None and config == current:
+        raise DataError("as-is compares the model with itself; leave schedule out, or name the original", "schedule")
     return planned(plan, length or plan.length)
 
 

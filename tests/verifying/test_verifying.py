@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 import ropescale
 from ropescale.cli.main import main
-from ropescale.errors import ConfigError, ScheduleError, VerificationError
+from ropescale.errors import ConfigError, DataError, ScheduleError, VerificationError
 from ropescale.verifying.examining import examine
 
 
@@ -107,8 +107,15 @@ def test_a_lost_schedule_without_a_record_is_caught_by_what_it_should_be(folder,
     with pytest.raises(VerificationError, match="does not have the intended table"):
         ropescale.verify(lost, like=patched)
     assert ropescale.verify(AutoModelForCausalLM.from_pretrained(kept), like=patched).live
-    with pytest.raises(ScheduleError, match="did you mean 'yarn'"):
-        ropescale.verify(lost, schedule="yrn")
+    for spec, error, why in (
+        ("yrn", ScheduleError, "did you mean 'yarn'"),
+        ("as-is", DataError, "as-is compares the model with itself; leave schedule out, or name the original"),
+        ("yarn", ScheduleError, "needs its factor; give it, as in yarn:factor=8"),  # no longer context is stated
+    ):
+        edit(lost, max_position_embeddings=64)
+        for model in (lost, build()):
+            with pytest.raises(error, match=why):
+                ropescale.verify(model, schedule=spec)
 
 
 def test_a_loaded_model_is_live_and_says_what_is_installed():
