@@ -66,8 +66,13 @@ class LoadedModel(Backend):
     @cached_property
     def facts(self) -> ModelFacts:  # type: ignore[override]
         """The "model" part of results.json, before any schedule; the weights are hashed once."""
+        is_left_out = self._as_is.is_unpatched and bool(of_own_patch(self.model))
         with self._as_is.applied():
-            return {**fingerprints.describe(self.model, self._path), "attention": self.scorer.kernel}
+            found = fingerprints.describe(self.model, self._path)
+        found["attention"] = self.scorer.kernel
+        if is_left_out:
+            found["as_is"] = "the model without its patch"
+        return found
 
     @cached_property
     def arithmetic(self) -> Facts:  # type: ignore[override]

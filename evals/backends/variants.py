@@ -43,12 +43,12 @@ class Variant:
     ) -> None:
         self.model, self.asked, self.plan = model, schedule, plan
         self.label = label or spelled_out(schedule)
-        self._is_unpatched = is_unpatched
+        self.is_unpatched = is_unpatched
 
     @contextmanager
     def applied(self, length: int | None = None) -> Iterator[Patch | None]:
         """Patches the model inside the block, frozen at ``length`` if given."""
-        with patching.unpatched(self.model) if self._is_unpatched else nullcontext():
+        with patching.unpatched(self.model) if self.is_unpatched else nullcontext():
             if self.plan is None and length is None:
                 yield None
                 return
