@@ -56,6 +56,7 @@ def command(ctx: click.Context, out: str) -> None:
     with evaluate.make_context("eval", list(map(str, words)), parent=ctx.parent) as context:
         evaluate.invoke(context)
     say(
-        "its effect on retrieval: python -m ropescale.evals.reference --taught -o TAUGHT, and then "
+        """its effect on retrieval: python -c "from ropescale.evals.reference import save_taught; """
+        """save_taught('TAUGHT')", and then """
         "ropescale retrieval TAUGHT --lengths 128,256,512,1k,2k --schedule yarn:factor=8"
     )

@@ -7,51 +7,42 @@ command of the command line turns its options into the same keywords.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from ..configs.configuration import trained_in
 from ..errors import DataError
 from ..files import writable_file
 from ..lengths import parse_length
-from ..request import Request, made, options_in
+from ..request import made, options_in
 from .backends.opening import OpenedModel, opened
 from .backends.schedules import Schedules, filled, requested
 from .data.sources import TextSource, folders_in, prompts_in, texts_of
 from .data.windows import check_lengths
 from .metrics.key_tokens import ALPHA, BETA, KIND, MAX_LENGTH, STRIDE, WINDOW, KeySpans, check_replaceable, check_window
-from .parallel.processes import Group, World, together
+from .parallel.processes import Group, World, together, world
 from .progress import Notes
 from .recommending.candidates import objective_and_candidates, served_candidates
 from .recommending.options import TOLERANCE, RecommendOptions
 from .results.folder import writable_folder
 from .running.corpus import Corpus
 from .running.options import PerplexityOptions, refuse_impossible
+from .running.runner import carry_out
 from .searching.options import SearchOptions, places, plan_of_start
-from .store import refuse_if_busy
+from .store import has_records, refuse_if_busy
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from .backends.opening import Given as Model
     from .data.sources import TextsGiven
-    from .recommending.recommend_run import RecommendRun
     from .recommending.results import Recommendation
     from .results.result import Result
-    from .results.saving import Writable
     from .retrieving.results import Retrieval
-    from .retrieving.retrieval_run import RetrievalRun
-    from .running.key_tokens import KeysRun
-    from .running.perplexity import PerplexityRun
-    from .running.runner import Measurement
     from .searching.results import SearchResult
-    from .searching.search_run import SearchRun
-
-R = TypeVar("R", bound="Writable")
 
 
 def perplexity(
@@ -153,27 +144,26 @@ def perplexity(
         RunError: logits are NaN or infinite, or a window does not fit into memory.
         CheckpointError: ``out`` cannot be written, contains another kind of run, or is in use by another process.
     """
-    stated = locals()
+    stated, notes = locals(), _notes(progress)
     options = made(
         PerplexityOptions,
         stated,
         stride=_stride(stride, documents, lengths),
         of_metrics={"repeat_distance": repeat_distance, "key_spans": key_spans, **(metric_options or {})},
+        notes=notes,
     )
-    asked = replace(requested(schedules, baseline, factor, options_in(stated)), remapped=remapped)
+    asked = requested(schedules, baseline, factor, options_in(stated), remapped)
     given = opened(model, tokenizer, path)
-
-    def prepare(here: World, notes: Notes) -> PerplexityRun:
-        sizes, running = check_lengths(lengths), replace(options, notes=notes)
+    with _placed(given, out, "perplexity", fresh, force, documents, notes) as (folder, group):
+        sizes = check_lengths(lengths)
         planned = _planned(asked, given, sizes[-1], notes)
-        if running.asks_truncation and not given.served:
-            refuse_impossible(running.asks_truncation, sizes[-1], trained_in(given.configs[0]))
-        corpus = _corpus(given, documents, sizes, bos, running, notes)
+        if options.asks_truncation and not given.served:
+            refuse_impossible(options.asks_truncation, sizes[-1], trained_in(given.configs[0]))
+        corpus = _corpus(given, documents, sizes, bos, options)
         from .running.perplexity import PerplexityRun
 
-        return PerplexityRun(given.backend(here, logits_bytes), corpus, planned)
-
-    return _carried_out(given, prepare, out, "perplexity", fresh, force, documents, progress)
+        run = PerplexityRun(given.backend(group.world, logits_bytes), corpus, planned)
+        return carry_out(run, folder, group, fresh, force)
 
 
 def retrieval(
@@ -244,14 +234,13 @@ def retrieval(
         RunError: logits are NaN or infinite, or a prompt does not fit into memory.
         CheckpointError: ``out`` cannot be written, contains another kind of run, or is in use by another process.
     """
-    stated = locals()
+    stated, notes = locals(), _notes(progress)
     from .retrieving.prompt_set import RetrievalOptions, make_prompts
 
-    options = made(RetrievalOptions, stated)
+    options = made(RetrievalOptions, stated, notes=notes)
     asked = requested(schedules, baseline, factor, options_in(stated))
     given = opened(model, tokenizer, path)
-
-    def prepare(here: World, notes: Notes) -> RetrievalRun:
+    with _placed(given, out, "retrieval", fresh, force, prompts, notes) as (folder, group):
         sizes = check_lengths(lengths)
         planned = _planned(asked, given, sizes[-1], notes)
         if isinstance(prompts, str | Path):
@@ -262,10 +251,8 @@ def retrieval(
         given.warn(notes)
         from .retrieving.retrieval_run import RetrievalRun
 
-        backend = given.backend(here)
-        return RetrievalRun(backend, prompt_set, planned, replace(options, notes=notes))
-
-    return _carried_out(given, prepare, out, "retrieval", fresh, force, prompts, progress)
+        run = RetrievalRun(given.backend(group.world), prompt_set, planned, options)
+        return carry_out(run, folder, group, fresh, force)
 
 
 def recommend(
@@ -329,25 +316,22 @@ def recommend(
         RunError: logits are NaN or infinite, or a window does not fit into memory.
         CheckpointError: ``out`` cannot be written, contains another kind of run, or is in use by another process.
     """
-    stated = locals()
+    stated, notes = locals(), _notes(progress)
     given, target = opened(model, tokenizer, path), parse_length(target_length)
-    text = made(PerplexityOptions, stated, short_context=False, patching=options_in(stated, "target_length"))
+    patching = options_in(stated, "target_length")
+    text = made(PerplexityOptions, stated, short_context=False, patching=patching, notes=notes)
     options = made(RecommendOptions, stated, text=text, name=given.name, revision=given.revision)
     # Before torch is imported.
     if given.served:
         objective, candidates = served_candidates(given.configs[0], target, options, given.labels)
     else:
         objective, candidates = objective_and_candidates(*given.configs, target, options)
-
-    def prepare(here: World, notes: Notes) -> RecommendRun:
-        reading = replace(text, notes=notes)
-        corpus = _corpus(given, documents, objective.lengths, bos, reading, notes)
+    with _placed(given, out, "recommendation", fresh, force, documents, notes) as (folder, group):
+        corpus = _corpus(given, documents, objective.lengths, bos, text)
         from .recommending.recommend_run import RecommendRun
 
-        backend = given.backend(here, logits_bytes)
-        return RecommendRun(backend, corpus, objective, candidates, replace(options, text=reading))
-
-    return _carried_out(given, prepare, out, "recommendation", fresh, force, documents, progress)
+        run = RecommendRun(given.backend(group.world, logits_bytes), corpus, objective, candidates, options)
+        return carry_out(run, folder, group, fresh, force)
 
 
 def search(
@@ -400,9 +384,9 @@ def search(
         RunError: the logits are not finite.
         CheckpointError: ``out`` cannot be written, was not written by a search, or is in use by another process.
     """
-    stated = locals()
+    stated, notes = locals(), _notes(progress)
     given, target = opened(model, tokenizer, path), parse_length(target_length)
-    options = made(SearchOptions, stated, patching=options_in(stated, "target_length"))
+    options = made(SearchOptions, stated, patching=options_in(stated, "target_length"), notes=notes)
     if given.served:
         raise DataError("a search computes gradients, which servers do not; give a loaded model or a checkpoint")
     file, folder = (None, None) if out is None else places(out)
@@ -411,20 +395,17 @@ def search(
 
     if file is not None:
         writable_file(file, check_ours)
-
-    def prepare(here: World, notes: Notes) -> SearchRun:
-        running = replace(options, notes=notes)
+    with _placed(given, folder, "search", fresh, force, documents, notes) as (folder, group):
         texts, source = texts_of(documents, max_docs)
         from .searching.search_run import SearchRun
         from .searching.search_space import space_of
         from .searching.windows import feed_text
 
         space_of(plan, target, options.engine)
-        data = feed_text(texts, target, given.tokenizer, bos, running, source=source)
+        data = feed_text(texts, target, given.tokenizer, bos, options, source=source)
         given.warn(notes)
-        return SearchRun(given.backend(here, logits_bytes), data, running, file)
-
-    return _carried_out(given, prepare, folder, "search", fresh, force, documents, progress)
+        run = SearchRun(given.backend(group.world, logits_bytes), data, options, file)
+        return carry_out(run, folder, group, fresh, force)
 
 
 def keys(
@@ -465,13 +446,16 @@ def keys(
         CheckpointError: ``out`` cannot be written, or has other content.
     """
     check_window(window, stride, max_length)
-    given, file = opened(model, tokenizer, path), None if out is None else writable_file(out, check_replaceable)
+    given, notes = opened(model, tokenizer, path), _notes(progress)
+    file = folder = None
+    if out is not None:
+        file = writable_file(out, check_replaceable)
+        folder = file.with_name(f"{file.stem}-run")
     if given.served:
         raise DataError("key tokens are found with a loaded model or a checkpoint, not with servers; give one")
 
     settings = {"window": window, "stride": stride, "alpha": alpha, "beta": beta, "max_length": max_length}
-
-    def prepare(here: World, notes: Notes) -> KeysRun:
+    with _placed(given, folder, KIND, fresh, force, documents, notes) as (folder, group):
         texts, _ = texts_of(documents, None)
         held = chain.from_iterable(texts.values()) if isinstance(texts, Mapping) else texts
         from .running.key_tokens import KeysRun
@@ -479,13 +463,10 @@ def keys(
         if given.tokenizer is None:
             raise DataError("key tokens are found in texts; give tokenizer= to encode them", "tokenizer")
         given.warn(notes)
-        run = KeysRun(given.backend(here), given.tokenizer, held, settings, notes)
+        run = KeysRun(given.backend(group.world), given.tokenizer, held, settings, notes)
         if file is not None:
             run.result().check_replaces(file, force)
-        return run
-
-    folder = None if file is None else file.with_name(f"{file.stem}-run")
-    return _carried_out(given, prepare, folder, KIND, fresh, force, documents, progress, file)
+        return carry_out(run, folder, group, fresh, force, file)
 
 
 # --- What all runs share
@@ -497,13 +478,12 @@ def _corpus(
     lengths: Sequence[int],
     bos: str | int,
     options: PerplexityOptions,
-    notes: Notes,
 ) -> Corpus:
     """Reads the documents of a measurement, before the weights are loaded."""
     texts, source = texts_of(documents, options.max_docs)
     corpus = Corpus(texts, lengths, given.tokenizer, bos, options, source)
     given.refuse_unused(corpus.count("chat"))
-    given.warn(notes)
+    given.warn(options.notes)
     return corpus
 
 
@@ -511,13 +491,9 @@ def _planned(asked: Schedules, given: OpenedModel, longest: int, notes: Notes) -
     """Returns the schedules of a run with their plans; servers have schedules of their own."""
     if not given.served:
         return filled(asked, lambda now: given.configs[now], longest, notes)
-    names = [
-        *(["schedules"] if asked.given else []),
-        *(["remapped"] if asked.remapped else []),
-        *Request.of(None, **asked.patching).given(),
-    ]
-    if names:
-        raise DataError(f"{names[0]} applies to a loaded model, not to a server; leave it out", names[0])
+    for name, value in {"schedules": asked.given, "remapped": asked.remapped, **asked.patching}.items():
+        if value:
+            raise DataError(f"{name} applies to a loaded model, not to a server; leave it out", name)
     return asked
 
 
@@ -528,49 +504,48 @@ def _stride(stride: int | None, documents: TextsGiven, lengths: int | str | Iter
     return stride
 
 
-def _carried_out(
+def _notes(progress: bool) -> Notes:
+    """Returns the notes of a run, which only the first process shows."""
+    return Notes(progress and world().leads)
+
+
+@contextmanager
+def _placed(
     given: OpenedModel,
-    prepare: Callable[[World, Notes], Measurement[R]],
     out: str | Path | None,
     kind: str,
     fresh: bool,
     force: bool,
     documents: object,
-    progress: bool,
-    file: Path | None = None,
-) -> R:
-    """Prepares a measurement in every process, runs it, and writes its result.
+    notes: Notes,
+) -> Iterator[tuple[Path | None, Group]]:
+    """Connects the launched processes inside the block, and yields the output folder and these processes.
 
     Args:
-        prepare: checks what is cheap first, and loads the weights last; gets this process and the notes to the user.
         kind: the kind of run, of which the output folder may hold another one.
         documents: what is read; a folder with a text cannot be the output folder.
-        file: the file of a result that is not a folder's.
 
     Raises:
         DataError: an option needs an output folder, or the folder contains the text.
     """
-    from .running.runner import carry_out
-
     for name, value in (("fresh", fresh), ("force", force)):
         if value and out is None:
             raise DataError(f"{name} needs an output folder; name one", name, "out")
     # A model that the user has loaded stays in its own process.
     with nullcontext(Group(World())) if given.sharing is None else together(given.sharing) as group:
-        folder, here = None if out is None else writable_folder(out, kind), group.world
-        if folder is not None:
+        folder = None
+        if out is not None:
+            folder = writable_folder(out, kind)
             for each in folders_in(documents):
                 if folder.exists() and os.path.isdir(each) and os.path.samefile(each, folder):
                     raise DataError(f"{out} contains the measured text; choose another folder", "out", "source")
-            if here.leads:
+            if group.world.leads:
                 refuse_if_busy(folder)
-        notes = Notes(progress and here.leads)  # only the first process shows them
-        if here.launched:
-            notes.tell(f"{here} measuring")
+        if group.world.size > 1:
+            notes.tell(f"{group.world} measuring")
         try:
-            measurement = prepare(here, notes)
+            yield folder, group
         except KeyboardInterrupt:
-            if folder is not None:
-                notes.tell("the run stopped before the first measurement; run the same command to restart it")
+            if folder is not None and not has_records(folder):
+                notes.tell("the run stopped before any batch was finished; run the same command to restart it")
             raise
-        return carry_out(measurement, folder, group, fresh, force, file)

@@ -6,7 +6,6 @@ import io
 import logging
 import math
 import sys
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -17,6 +16,7 @@ from tqdm import tqdm
 
 from ..output.formatting import visible
 from ..output.wrapping import folded_to
+from .metrics.cells import digits
 
 LOG = logging.getLogger(__name__)
 
@@ -72,13 +72,12 @@ class _Bar(tqdm):
 class Progress:
     """The progress of one pass: tokens fed, tokens per second, the time left, and the perplexity so far.
 
-    The perplexity is over all scored tokens, and only for display.
+    The perplexity is over the tokens that this process has scored, and only for display.
 
     Args:
         title: the title of the pass.
         total: the number of tokens to feed.
         shown: whether this process shows progress.
-        before: the stored NLLs of a resumed run, in nats.
         whole: the progress of the run that the pass is a part of. Where there is no terminal, it has the only lines.
         line: the line below the pass's bar on which the bar is drawn, and removed at its end; 0 for a pass.
     """
@@ -88,7 +87,6 @@ class Progress:
         title: str,
         total: int,
         shown: bool,
-        before: Iterable[np.ndarray] = (),
         whole: Progress | None = None,
         line: int = 0,
     ) -> None:
@@ -96,8 +94,6 @@ class Progress:
         self._title, self._whole = title if len(title) <= _TITLE else f"{title[: _TITLE - 1]}…", whole
         alone = whole is None or not whole.shown or sys.stderr.isatty()
         self._bar = _Bar(self._title, total, shown and alone, line)
-        for nll in before:
-            self._weigh(nll)
 
     def __enter__(self) -> Progress:
         return self
@@ -119,19 +115,8 @@ class Progress:
             nll: the NLLs of the scored tokens, in nats; None does not change the perplexity.
         """
         if nll is not None:
-            self._weigh(nll)
+            self._nll += float(nll.sum(dtype=np.float64))
+            self._scored += len(nll)
             ppl = math.exp(min(self._nll / self._scored, 709.0))
-            self.say(f"ppl {f'{ppl:#.4g}'.rstrip('.') if ppl < 1000 else f'{ppl:,.0f}' if ppl < 1e6 else f'{ppl:.1e}'}")
+            self.say(f"ppl {digits(ppl, 4)}")
         self._bar.update(fed)
-
-    def _weigh(self, nll: np.ndarray) -> None:
-        self._nll += float(nll.sum(dtype=np.float64))
-        self._scored += len(nll)
-
-
-def duration(seconds: float) -> str:
-    """Formats a duration, rounded to minutes."""
-    hours, minutes = divmod(round(seconds / 60), 60)
-    if hours:
-        return f"about {hours} h {minutes} min"
-    return f"about {minutes} min" if minutes else "less than a minute"

@@ -136,11 +136,6 @@ class Store:
         """The number of finished batches in the passes read so far."""
         return sum(len(done.batches) for done in self._passes.values())
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether this process's file has no records."""
-        return self._path is None or not self._path.exists() or not self._path.stat().st_size
-
     def records(self, key: str) -> Iterator[tuple[int, bytes]]:
         """Yields the number and content of every intact record with this key, file by file."""
         for path in (self._path, *self._others):
@@ -258,6 +253,11 @@ def last_run(out: Path) -> dict[str, object]:
         return {}
 
 
+def has_records(out: Path) -> bool:
+    """Returns whether an output folder has finished batches or steps."""
+    return any(path.stat().st_size for path in _files(out / FOLDER))
+
+
 def refuse_if_busy(out: Path) -> None:
     """Raises the error of :func:`opened` early, before the weights are loaded.
 
@@ -291,7 +291,7 @@ def _held(folder: Path, fresh: bool) -> Iterator[None]:
             yield
         except BaseException:
             with suppress(OSError):
-                if made and not any(path.stat().st_size for path in _files(folder)):
+                if made and not has_records(folder.parent):
                     for path in (*_files(folder), folder / _LAST, folder / "lock"):
                         path.unlink(missing_ok=True)
             raise

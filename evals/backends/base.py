@@ -122,10 +122,6 @@ class Backend(ABC):
             DataError, ServerError: they cannot.
         """
 
-    def work(self, positions: int) -> float:
-        """Returns the work per token in a window of ``positions``, in any unit."""
-        return 1.0
-
     def batch_tokens(self, longest: int) -> int:
         """Returns the default number of positions to feed together; at least one window is fed."""
         return 1

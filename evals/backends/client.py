@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from email.utils import mktime_tz, parsedate_tz
 from functools import cache, partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -227,7 +225,8 @@ class Client:
                 advice = f"; {call.advice}" if status == 500 else ""
                 raise ServerError(self._refusal(status, content) + advice)
             problems.append(f"the server responds with {status}{self._reason(content)}")
-            pause = max(pause, min(_asked_pause(response), LONGEST_PAUSE))
+            with suppress(ValueError):  # the header is missing, or a date
+                pause = max(pause, min(float(response.headers.get("Retry-After", "")), LONGEST_PAUSE))
         times = f"{len(problems)} times, the last time " if len(problems) > 1 else ""
         first = f"; the first time, because {problems[0]}" if problems[0] != problems[-1] else ""
         hint = "; is it still running?" if lost else ""
@@ -280,16 +279,6 @@ class Client:
         """Returns the start of a message of a server or library, without the API key."""
         text = text.replace(self._key, "...") if self._key else text
         return visible(cut(" ".join(text.split()), _LONGEST_QUOTE))
-
-
-def _asked_pause(response: http.Response) -> float:
-    """Returns the seconds until the time in Retry-After, a number or a date; 0 if there is none."""
-    value = response.headers.get("Retry-After", "")
-    try:
-        return float(value)
-    except ValueError:
-        date = parsedate_tz(value)
-    return 0.0 if date is None else mktime_tz(date) - time.time()
 
 
 def parsed(model: type[M], content: bytes, sender: str) -> M:

@@ -1,22 +1,23 @@
-"""A model in this process's memory."""
+"""A model in this process's memory, and its variants: patched with a schedule, frozen at a length if needed, and
+reverted bit for bit."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from ...errors import DataError
-from ...models.patching import plan_for
-from ...models.rotary_modules import evaluating, whole_config
-from ...planning.plan import Plan, is_as_is
+from ...configs.configuration import trained_in
+from ...errors import DataError, RopescaleError
+from ...models import patching
+from ...models.rotary_modules import evaluating, text_config, unwrapped, whole_config
+from ...planning.plan import Plan, is_as_is, plan_of_own
 from ...request import Request
-from ...schedules.specs import is_same, parse, repeated, spelled_out
+from ...schedules.specs import ParsedSpec, Spec, is_same, parse, repeated, spelled_out
 from ..facts import ModelFacts
 from ..progress import Notes
-from ..scoring import memory
 from ..scoring.batches import Batch
 from ..scoring.executor import Executor
 from ..scoring.scorer import Scorer
@@ -24,15 +25,129 @@ from ..store import Facts
 from . import fingerprints
 from .answering import AnswerScorer
 from .base import Backend
-from .remapped import Remapped, is_remapped
-from .schedules import HeldTables, Schedules
-from .variants import Variant, as_trained, of_own_patch, trained_length
+from .schedules import UNCHANGED, HeldTables, Schedules
 
 if TYPE_CHECKING:
+    from torch import nn
     from transformers import PreTrainedModel
 
     from ..data.documents import Document
     from ..data.prompts import Prompt
+
+
+class Variant:
+    """A model under a schedule.
+
+    Args:
+        schedule: the schedule, parsed; ``as-is`` for the model's current state.
+        plan: the plan of the schedule; None for the current state.
+        label: the schedule's name in the results; "" for its spec.
+        is_unpatched: whether the model's own patches are reverted while the schedule is measured.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        schedule: ParsedSpec = UNCHANGED,
+        plan: Plan | None = None,
+        label: str = "",
+        is_unpatched: bool = False,
+    ) -> None:
+        self.model, self.asked, self.plan = model, schedule, plan
+        self.label = label or spelled_out(schedule)
+        self.is_unpatched = is_unpatched
+
+    @contextmanager
+    def applied(self, length: int | None = None) -> Iterator[patching.Patch | None]:
+        """Patches the model inside the block, frozen at ``length`` if given."""
+        with patching.unpatched(self.model) if self.is_unpatched else nullcontext():
+            if self.plan is None and length is None:
+                yield None
+                return
+            with patching.Patch(self.model, self.plan or self._current, length) as patch:
+                yield patch
+
+    @cached_property
+    def _current(self) -> Plan:
+        """The plan that keeps the model's current state."""
+        return patching.plan_for(self.model, Request(UNCHANGED))
+
+    @property
+    def rotation(self) -> str:
+        """A hash of the model's live tables."""
+        return fingerprints.rotation_sha256(unwrapped(self.model))
+
+    def tables(self, lengths: Iterable[int]) -> dict[int, HeldTables]:
+        """Returns the tables at each length, or the same object for all lengths if the tables do not depend on them."""
+        with self.applied() as patch:
+            if not self._depends_on_length(patch):
+                return dict.fromkeys(lengths, self._held(None))
+        found = {}
+        for length in lengths:
+            with self.applied(length):
+                found[length] = self._held(length)
+        return found
+
+    def _held(self, length: int | None) -> HeldTables:
+        model = unwrapped(self.model)
+        figures = fingerprints.live_tables(model)
+        return HeldTables(self, length, self.rotation, fingerprints.table_sha256(model), figures)
+
+    def _depends_on_length(self, patch: patching.Patch | None) -> bool:
+        """Returns whether the tables depend on the length because of this patch, because of an earlier patch, or
+        because transformers recomputes the tables of ``dynamic`` and ``longrope`` inside ``forward`` and keeps them."""
+        if patch is not None:
+            return bool(patch.length_dependent)
+        if any(outer.length_dependent for outer in patching.patches_in(self.model)):
+            return True
+        kinds = (getattr(module, "rope_type", None) for module in self.model.modules())
+        flat = (kind for each in kinds for kind in (each.values() if isinstance(each, dict) else [each]))
+        return any(isinstance(kind, str) and ("dynamic" in kind or kind == "longrope") for kind in flat)
+
+
+def of_own_patch(model: nn.Module) -> list[Variant]:
+    """Returns the model under its own patch, if it has one."""
+    plan = patching.installed(model)
+    if plan is None:
+        return []
+    parts = {key: Spec.of(schedule) for key, schedule in plan.schedules.items()}
+    is_same_everywhere = len({part.text for part in parts.values()}) == 1
+    spec = next(iter(parts.values())) if is_same_everywhere else parts
+    length = patching.held_at(model)
+    frozen = f" at {length:,} tokens" if length else ""
+    return [Variant(model, spec, label=spelled_out(spec) + frozen)]
+
+
+def as_trained(model: nn.Module) -> Variant:
+    """Returns a model with its training tables, that is, without ropescale's scaling in memory or in its folder."""
+    before = patching.configuration_before(model)
+    is_scaled = before != whole_config(model).to_dict()
+    return Variant(model, plan=plan_of_own(before) if is_scaled else None)
+
+
+def trained_length(model: nn.Module) -> int | None:
+    """Returns the trained length of a model, from its configuration.
+
+    ropescale's scaling, in memory or in the model's folder, is ignored. If the model has scaling of its own, its vendor
+    trained it with this scaling up to ``max_position_embeddings``. Schedules start from the original length instead,
+    which `ropescale inspect` also shows.
+    """
+    try:
+        return trained_in(patching.configuration_before(model))
+    except RopescaleError:  # no readable rotation, such as learned positions
+        return getattr(text_config(model), "max_position_embeddings", None)
+
+
+REMAPPED = "ropescale_remapped"
+"""The attention implementation of remapped positions."""
+
+
+def is_remapped(model: nn.Module) -> bool:
+    """Returns whether a model's positions are remapped."""
+    return text_config(model)._attn_implementation == REMAPPED
+
+
+# --- The backend ---
 
 
 class LoadedModel(Backend):
@@ -100,8 +215,12 @@ class LoadedModel(Backend):
             raise DataError(
                 "the positions of this model are remapped; leave the block, or give remapped=True", "remapped"
             )
-        references = [Remapped(self.model, scale, is_unpatched=True) for scale in (True, False)]
-        return [*found.values(), *(references if schedules.remapped else [])], label
+        variants = list(found.values())
+        if schedules.remapped:
+            from .remapped import Remapped
+
+            variants += [Remapped(self.model, scale, is_unpatched=True) for scale in (True, False)]
+        return variants, label
 
     def _variant(self, schedule: object, schedules: Schedules) -> Variant:
         """Returns the model under a schedule, whose plan is made once: before the model was loaded, or here."""
@@ -112,7 +231,7 @@ class LoadedModel(Backend):
         plan = schedules.plans.get(spelled_out(spec)) or self._plans.get(str(request))
         # A model loaded from a part of a wrapper's folder has a configuration of its own.
         if plan is None or plan.config.get("model_type") != whole_config(self._as_is.model).model_type:
-            plan = self._plans[str(request)] = plan_for(self._as_is.model, request)
+            plan = self._plans[str(request)] = patching.plan_for(self._as_is.model, request)
         return Variant(self._as_is.model, spec, plan)
 
     def as_trained(self, length: int) -> HeldTables:
@@ -129,9 +248,6 @@ class LoadedModel(Backend):
 
     def ready(self) -> AbstractContextManager[object]:
         return evaluating(self.model)
-
-    def work(self, positions: int) -> float:
-        return memory.work(self.model, positions)
 
     def batch_tokens(self, longest: int) -> int:
         return self.scorer.estimate(longest).batch_tokens(longest)

@@ -22,13 +22,11 @@ from ...models.patching import Patch
 from ...models.rotary_modules import evaluating, layer_keys, live_table, rotary_modules, text_config, unwrapped
 from ...output.formatting import first_line
 from ..facts import REFERENCE
-from .variants import Variant, trained_length
+from .loaded import REMAPPED, Variant, is_remapped, trained_length
 
 if TYPE_CHECKING:
     from torch import nn
     from transformers import PreTrainedModel
-
-_NAME = "ropescale_remapped"
 
 _REFUSED = "save_pretrained", "set_attn_implementation"
 
@@ -88,11 +86,11 @@ class Remapped(Variant):
             if self._length > self._trained:
                 if is_remapped(self.model):
                     raise ConfigError("the positions of this model are remapped already; leave that block first")
-                AttentionInterface.register(_NAME, self._attend)
-                AttentionMaskInterface.register(_NAME, AttentionMaskInterface()["sdpa"])
+                AttentionInterface.register(REMAPPED, self._attend)
+                AttentionMaskInterface.register(REMAPPED, AttentionMaskInterface()["sdpa"])
                 parts = [module for module in self.model.modules() if hasattr(module, "save_pretrained")]
                 refused = [(part, name, _refuse) for part in parts for name in _REFUSED]
-                for target, name, value in [(self._config, "_attn_implementation_internal", _NAME), *refused]:
+                for target, name, value in [(self._config, "_attn_implementation_internal", REMAPPED), *refused]:
                     undo.callback(_put, target, name, target.__dict__.get(name))
                     _put(target, name, value)
                 try:
@@ -191,11 +189,6 @@ class Remapped(Variant):
         part, rest = wide.split([cos.shape[-1], wide.shape[-1] - cos.shape[-1]], dim=-1)
         turn = sys.modules[type(module).__module__].apply_rotary_pos_emb
         return torch.cat([turn(part, part, cos, sin)[0], rest], dim=-1).to(states.dtype)
-
-
-def is_remapped(model: nn.Module) -> bool:
-    """Returns whether a model's positions are remapped."""
-    return text_config(model)._attn_implementation == _NAME
 
 
 def _put(target: object, name: str, value: object) -> None:

@@ -60,12 +60,13 @@ def requested(
     baseline: object,
     factor: float | Sequence[float] | None,
     patching: RequestOptions,
+    remapped: bool = False,
 ) -> Schedules:
     """Returns the schedules of a call; several factors multiply the schedules that take one."""
     given = [schedules] if isinstance(schedules, (str, Mapping)) or callable(schedules) else list(schedules)
     if isinstance(factor, Sequence):
         given, factor = list(with_each_factor(given, factor)), None
-    return Schedules(given, baseline, {**patching, "factor": factor}, measures_own=True)
+    return Schedules(given, baseline, {**patching, "factor": factor}, measures_own=True, remapped=remapped)
 
 
 def filled(asked: Schedules, configs: Callable[[bool], Mapping[str, object]], longest: int, notes: Notes) -> Schedules:

@@ -31,8 +31,8 @@ from ..scoring.memory import is_out_of_memory, total_memory
 from ..scoring.scorer import Scorer
 from .client import NotANumber
 from .engines import Generating, PromptScoring, Scoring
+from .loaded import Variant, as_trained
 from .server import Server
-from .variants import Variant, as_trained
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

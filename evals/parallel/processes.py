@@ -15,7 +15,7 @@ import dataclasses
 import os
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -38,7 +38,6 @@ class World:
         rank: the global rank; only rank 0, the leader, prints and writes the results.
         size: the number of processes on all machines.
         local_rank: the rank on this machine; selects the accelerator.
-        launched: whether a launcher (torchrun, accelerate) started this process.
         team: the number of processes that score the same batches together because the model is too large for one
             process: all processes, or 1 if each process scores its own batches.
     """
@@ -46,7 +45,6 @@ class World:
     rank: int = 0
     size: int = 1
     local_rank: int = 0
-    launched: bool = False
     team: int = 1
 
     @property
@@ -73,8 +71,7 @@ class World:
         return f"cuda:{self.local_rank}"
 
     def __str__(self) -> str:
-        together = f" in teams of {self.team}" if self.team > 1 else ""
-        return f"{self.size} process{'es' * (self.size != 1)}{together}"
+        return f"{self.size} processes" + (f" in teams of {self.team}" if self.team > 1 else "")
 
 
 def world(environment: Mapping[str, str] = os.environ) -> World:
@@ -84,17 +81,14 @@ def world(environment: Mapping[str, str] = os.environ) -> World:
         DataError: the launcher's variables are not valid numbers.
     """
     given = {name: environment.get(name, usual) for name, usual in _VARIABLES.items()}
-    try:
+    with suppress(ValueError):
         rank, size, local = map(int, given.values())
-    except ValueError:
-        rank = size = local = -1
-    if not 0 <= rank < size or local < 0:
-        values = ", ".join(f"{name}={value}" for name, value in given.items())
-        raise DataError(
-            f"{values} are not valid process numbers; start with torchrun, or unset these environment variables"
-        )
-    accelerate = any(name.startswith("ACCELERATE_") for name in environment)
-    return World(rank, size, local, accelerate or "WORLD_SIZE" in environment)
+        if 0 <= rank < size and local >= 0:
+            return World(rank, size, local)
+    values = ", ".join(f"{name}={value}" for name, value in given.items())
+    raise DataError(
+        f"{values} are not valid process numbers; start with torchrun, or unset these environment variables"
+    )
 
 
 _VARIABLES = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}

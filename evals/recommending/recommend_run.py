@@ -24,9 +24,8 @@ from ..metrics.stored import part_of
 from ..parallel.processes import Group, World
 from ..results.result import Result
 from ..running.corpus import Corpus
-from ..running.jobs import plan_truncation
 from ..running.options import PerplexityOptions
-from ..running.perplexity import Part, PerplexityRun
+from ..running.perplexity import Part, PerplexityRun, plan_truncation
 from ..searching.options import SearchOptions
 from ..searching.search_run import SearchRun
 from ..searching.windows import feed_text

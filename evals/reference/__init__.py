@@ -1,7 +1,7 @@
 """The reference model: a small real Llama in the package, and the text to measure it on.
 
-``python -m ropescale.evals.reference --taught -o OUT`` writes the model merged with a small adapter that was trained on
-the questions of ``ropescale retrieval``.
+:func:`save_taught` writes the model merged with a small adapter that was trained on the questions of ``ropescale
+retrieval``.
 
 The text is the source code of the running Python's standard library. Every Python installation has this text, so the
 package does not contain it. A fixed list of modules was held out of training for evaluation. Each of these modules is
@@ -70,7 +70,7 @@ def held_out_documents() -> list[str]:
     return [(root / name).read_text(encoding="utf-8") for name in HELD_OUT]
 
 
-def load_taught(adapter: Path = PASSKEY) -> PreTrainedModel:
+def load_taught() -> PreTrainedModel:
     """Loads the reference model in float32 on the CPU, with the adapter merged into its weights.
 
     A merged weight is ``W + alpha / r * B A`` (Hu et al., arXiv 2106.09685, equation 3).
@@ -80,10 +80,10 @@ def load_taught(adapter: Path = PASSKEY) -> PreTrainedModel:
 
     from ...checkpoints.loading import load_model
 
-    settings = json.loads((adapter / "adapter_config.json").read_text(encoding="utf-8"))
+    settings = json.loads((PASSKEY / "adapter_config.json").read_text(encoding="utf-8"))
     scale = settings["lora_alpha"] / settings["r"]
     model = load_model(CHECKPOINT, "float32", "cpu")
-    tensors = load_file(adapter / "adapter_model.safetensors")
+    tensors = load_file(PASSKEY / "adapter_model.safetensors")
     with torch.no_grad():
         for name, down in tensors.items():
             if module := re.fullmatch(r"base_model\.model\.(.+)\.lora_A\.weight", name):
@@ -92,7 +92,7 @@ def load_taught(adapter: Path = PASSKEY) -> PreTrainedModel:
     return model
 
 
-def save_taught(out: Path) -> None:
+def save_taught(out: str | Path) -> None:
     """Writes the merged model as a float32 checkpoint, which needs neither peft nor ropescale.
 
     Raises:
@@ -101,6 +101,7 @@ def save_taught(out: Path) -> None:
     from ...checkpoints.folders import is_empty
     from ...checkpoints.loading import load_tokenizer
 
+    out = Path(out)
     if os.path.lexists(out) and not is_empty(out):
         raise CheckpointError(f"{out} exists already; choose another folder")
     load_taught().save_pretrained(out)

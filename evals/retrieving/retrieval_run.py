@@ -14,8 +14,7 @@ from ..checking import Parsed
 from ..data.prompts import Prompt
 from ..facts import ModelFacts
 from ..parallel.processes import Group
-from ..running.jobs import Job, task_of
-from ..running.runner import Facts, Runner, Task
+from ..running.runner import Facts, Job, Runner, Task, task_of
 from ..scoring.batches import Arrays, Batch, BatchPlan, Form
 from ..statistics.intervals import PERCENT
 from ..store import Store
@@ -72,7 +71,7 @@ class RetrievalRun:
         prompts = self.prompt_set.prompts
         asked = {"lengths": list(prompts), **self.prompt_set.protocol, "source": self.prompt_set.source}
         about = {"kind": "retrieval", "facts": self.facts, "batch_tokens": self.options.batch_tokens, **asked}
-        runner = Runner(self.facts, store, group, self.notes, self.backend.work)
+        runner = Runner(self.facts, store, group, self.notes)
         plans = {length: plan_prompts(of_length, self.batch_tokens) for length, of_length in prompts.items()}
         with self.backend.ready():
             held = [variant.tables(prompts) for variant in self.variants]

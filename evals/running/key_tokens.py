@@ -87,7 +87,7 @@ class KeysRun:
         executor = backend.texts(self._documents, None, notes)
         tokens = tokens_sha256(self._documents)
         facts: Facts = {**backend.identity, **backend.arithmetic, "tokens": tokens, "scoring": SCORING}
-        runner = Runner(facts, store, group, notes, backend.work)
+        runner = Runner(facts, store, group, notes)
         runner.take([self._task("full", self._whole, executor), self._task("short", self._short, executor)])
         runner.go_on(executor)
         about = {"kind": KIND, "facts": facts}

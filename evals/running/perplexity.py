@@ -10,33 +10,33 @@ All passes are planned before the first one runs: schedule -> tables at each len
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 
 import numpy as np
 
+from ...errors import DataError, RopescaleError
 from ..backends import fingerprints
-from ..backends.base import Backend
-from ..backends.schedules import Schedules, names_for, passes_of
+from ..backends.base import Backend, ScoresTexts
+from ..backends.schedules import HeldTables, Schedules, names_for, passes_of
 from ..checking import Parsed
 from ..data import chats
 from ..data.documents import check_ids
-from ..data.windows import sliding
-from ..facts import Divergence, Pass, Tables, Truncation
+from ..data.windows import prefix, sliding, truncated
+from ..facts import Divergence, Pass, Tables, Truncation, positions_of
 from ..metrics import OPTIONS
 from ..metrics.paired import short_length
 from ..metrics.verdicts import too_few
 from ..parallel.processes import Group
 from ..results.result import Result
-from ..scoring.batches import Arrays, Batch, BatchPlan, assembled, per_token, plan_pass
+from ..scoring.batches import Arrays, Batch, BatchPlan, Feed, assembled, per_token, plan_pass
 from ..scoring.scorer import SCORING
 from ..statistics.intervals import PERCENT
-from ..store import Store
+from ..store import FinishedBatches, Store
 from .corpus import Corpus
-from .jobs import Job, comparing, distinct, plan_truncation, task_of
 from .options import refuse_impossible
-from .runner import Facts, Runner, Task
+from .runner import Facts, Job, Runner, Task, task_of
 
 
 @dataclass(frozen=True)
@@ -46,13 +46,10 @@ class Part:
     Attributes:
         title: the title of the part's passes; the larger run prints all other notes.
         about: additional facts that the next run in the same folder is compared with.
-        further_positions: the number of positions that the larger run feeds outside this part, which are added to the
-            cost that truncation may have.
     """
 
     title: str = ""
     about: Mapping[str, object] = field(default_factory=dict)
-    further_positions: int = 0
 
 
 class PerplexityRun:
@@ -77,7 +74,6 @@ class PerplexityRun:
         self.notes = self.options.notes
         self.variants, self.baseline = backend.variants(schedules, self.notes)
         longest = corpus.lengths[-1]
-        refuse_impossible(self.options.asks_truncation, longest, backend.trained)
         backend.refuse(longest, self.notes)
         if backend.vocabulary is not None:
             check_ids(corpus.documents, backend.vocabulary, corpus.bos)
@@ -88,7 +84,6 @@ class PerplexityRun:
         self.divergences: list[Divergence] = []
         self.truncation: Truncation | None = None
         self._texts = backend.texts(corpus.documents, corpus.bos, self.notes)
-        self._stride: int | None = None  # truncation's stride: the last run's, then this run's
         self._plans: dict[int, BatchPlan] = {}
         self._figures: Tables = {}
 
@@ -99,9 +94,8 @@ class PerplexityRun:
             store: the store of finished batches.
             group: the processes that share the work; :attr:`passes` is complete only in the first one.
         """
-        self.batch_tokens, self._stride = group.from_leader(self._as_before(store.last))
-        part = "in this round" if self.part.title else "to go"
-        runner = Runner(self.facts, store, group, self.notes, self.backend.work, part)
+        self.batch_tokens = group.from_leader(self._as_before(store.last))
+        runner = Runner(self.facts, store, group, self.notes)
         with self.backend.ready():
             jobs, compared, last, told = self._taken(runner)
             runner.go_on(self._texts)
@@ -169,20 +163,19 @@ class PerplexityRun:
             else:  # as few passes as the tables allow
                 jobs += [Job(tables, lengths, self._plan(lengths[-1])) for tables, lengths in passes_of(held)]
         compared = self._comparing(jobs)
-        rest = self.part.further_positions + sum(job.plan.positions for job in distinct(jobs))
+        rest = sum(job.plan.positions for job in distinct(jobs))
         planned, told = plan_truncation(
-            self.corpus, self.backend.trained, self.backend.as_trained, rest, self.batch_tokens, self._stride
+            self.corpus, self.backend.trained, self.backend.as_trained, rest, self.batch_tokens
         )
-        last, form = [], per_token(nll=np.float32)
-        if planned:
-            self._stride, title = planned.stride, f"truncation to {planned.lengths[-1]:,}"
-            scorer = self._texts.under(planned.tables)
-            finish = partial(self._finish_truncation, planned)
-            last = [task_of(title, planned, scorer, finish, form, truncation=planned.stride)]
-        tasks = []
+        form = per_token(nll=np.float32)
+        tasks, last = [], []
         for job in jobs:
             title = self.part.title or f"{job.label} at {job.lengths[-1]:,}"
             tasks.append(task_of(title, job, self._texts.under(job.tables), partial(self._finish, job), form))
+        if planned:
+            title, scorer = f"truncation to {planned.lengths[-1]:,}", self._texts.under(planned.tables)
+            finish = partial(self._finish_truncation, planned)
+            last = [task_of(title, planned, scorer, finish, form, truncation=planned.stride)]
         runner.take([*tasks, *compared, *last])
         return jobs, compared, last, told
 
@@ -261,20 +254,13 @@ class PerplexityRun:
             "lengths": list(self.corpus.lengths),
             "batch_tokens": self.batch_tokens,
             "schedules": [variant.label for variant in self.variants],
-            **({"truncation_stride": self._stride} if self._stride else {}),
             **self.part.about,
         }
 
-    def _as_before(self, last: Facts) -> tuple[int, int | None]:
-        """Returns the last run's batch size and truncation stride if its batches can be reused, else this run's."""
-        if last.get("facts") != self.facts:
-            return self.batch_tokens, None
-        size, stride = last.get("batch_tokens"), last.get("truncation_stride")
-        same_lengths = last.get("lengths") == list(self.corpus.lengths)
-        return (
-            size if self.options.batch_tokens is None and isinstance(size, int) else self.batch_tokens,
-            stride if same_lengths and isinstance(stride, int) else None,
-        )
+    def _as_before(self, last: Facts) -> int:
+        """Returns the last run's batch size if its batches can be reused, else this run's."""
+        size, is_same = last.get("batch_tokens"), last.get("facts") == self.facts
+        return size if is_same and self.options.batch_tokens is None and isinstance(size, int) else self.batch_tokens
 
     def _plan(self, length: int) -> BatchPlan:
         if length not in self._plans:
@@ -306,3 +292,122 @@ class PerplexityRun:
 def _widest(jobs: Iterable[Job]) -> Batch:
     """Returns the batch with the largest estimated memory."""
     return max((batch for job in jobs for batch in job.plan.batches), key=lambda batch: (batch.fed, batch.positions))
+
+
+# --- Its tasks ---
+
+
+def distinct(jobs: Iterable[Job]) -> list[Job]:
+    """Returns the distinct jobs; schedules with the same tables share a job."""
+    return list({job.key: job for job in jobs}.values())
+
+
+def comparing(
+    base: HeldTables,
+    others: Sequence[HeldTables],
+    length: int,
+    plan: BatchPlan[Feed],
+    scorer: ScoresTexts,
+    finish: Callable[[list[Divergence]], None],
+) -> Task:
+    """Returns the task that compares schedules with the baseline, which runs once for each batch.
+
+    Schedules with the same tables share their passes. A schedule with the baseline's tables needs no pass.
+
+    Args:
+        base, others: the tables of the baseline and of each schedule.
+        length: the number of positions of each window.
+        plan: the batches of the windows.
+        finish: called with all comparisons.
+    """
+    distinct = {each.rotation: each for each in others if each.rotation != base.rotation}
+
+    def score(batch: Batch[Feed], lacking: Sequence[int]) -> list[Arrays]:
+        live = [each.live for each in distinct.values()]
+        return scorer.compare(batch, base.live, [live[number] for number in lacking])
+
+    def complete(finished: Sequence[FinishedBatches]) -> None:
+        unchanged = [[np.full(size, value, np.float32) for size in plan.sizes] for value in (0.0, 1.0)]
+        numbers = {}
+        for rotation, done in zip(distinct, finished, strict=True):
+            numbers[rotation] = [assembled(plan, done.batches, name) for name in ("kl", "same")]
+        # Each schedule feeds the windows once; the baseline's forward passes are added to the first schedule's.
+        shares, found = {rotation: 1 if number else 2 for number, rotation in enumerate(distinct)}, []
+        for other in others:
+            (kl, same), share = numbers.get(other.rotation, unchanged), shares.pop(other.rotation, 0)
+            found.append(
+                Divergence(
+                    schedule=other.variant.label,
+                    baseline=base.variant.label,
+                    length=length,
+                    kl=kl,
+                    same=same,
+                    forward_passes=share * plan.windows,
+                    positions=share * plan.positions,
+                )
+            )
+        finish(found)
+
+    facts = [{"length": length, "divergence": [base.rotation, rotation], "plan": plan.sha256} for rotation in distinct]
+    form = per_token(kl=np.float32, same=np.bool_)
+    return Task("short-context cost", plan, facts, score, complete, form, further_passes=1)
+
+
+SHARES = (16, 8, 4, 2)
+"""The divisors of the trained length that give the candidate strides. The smallest stride that costs at most as much as
+all other passes is used."""
+
+
+def plan_truncation(
+    corpus: Corpus,
+    trained: int | None,
+    as_trained: Callable[[int], HeldTables],
+    rest: int,
+    batch_tokens: int,
+) -> tuple[Job | None, str]:
+    """Plans truncation at the requested stride, or at the smallest candidate stride that costs at most as much as all
+    other passes.
+
+    Args:
+        trained: the trained length, if known.
+        as_trained: returns the model's training tables at a length.
+        rest: the number of positions that all other passes feed.
+
+    Returns:
+        The plan, or None if truncation is skipped; and a note for the user, or "".
+
+    Raises:
+        DataError: the requested truncation is impossible, or the stride leaves a token without context.
+    """
+    options, longest, asked = corpus.options, corpus.lengths[-1], corpus.options.asks_truncation
+    refuse_impossible(asked, longest, trained)
+    if options.truncation is False or options.stride is not None or trained is None or longest <= trained:
+        return None, ""
+    known = options.truncation_stride
+    if known is not None and known >= trained:
+        raise DataError(
+            f"truncation_stride {known} leaves a token without context in windows of the trained {trained:,} "
+            f"positions; use 1 to {trained - 1}",
+            "truncation_stride",
+        )
+    strides = [known] if known else [max(1, trained // share) for share in SHARES]
+    costs = {each: positions_of([longest - trained] * len(corpus.documents), trained, each) for each in strides}
+    stride = next((each for each in strides if costs[each] <= rest), strides[-1])
+    fed = costs[stride]
+    if known is None and fed > rest and options.truncation is None:
+        return None, (
+            f"truncation is skipped: it would feed {fed:,} tokens, {fed / rest:.0%} of what all other passes feed; "
+            "request truncation to measure it"
+        )
+    try:
+        tables = as_trained(trained)
+    except RopescaleError as error:
+        if asked:
+            message = f"{asked} is given, but truncation cannot be measured: {error}"
+            raise DataError(message, asked, *error.fields) from error
+        return None, f"truncation is skipped: {error}"
+
+    stop = prefix(longest, corpus.has_bos).stop  # of each document, up to the longest length
+    plan = plan_pass([stop] * len(corpus.documents), trained, stride, corpus.has_bos, batch_tokens, truncated)
+    told = f"truncation at stride {stride:,} takes {fed:,} tokens more ({fed / rest:.0%})"
+    return Job(tables, (trained,), plan, stride), told

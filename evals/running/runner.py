@@ -1,8 +1,8 @@
 """Runs tasks: scores planned batches in one or several processes, and stores each batch as soon as it is finished.
 
-:mod:`ropescale.evals.running.perplexity` and :mod:`ropescale.evals.retrieving.retrieval_run` define the tasks and their
-tables. The runner finds finished batches, distributes the remaining ones, scores and stores them, and merges the
-batches of all processes.
+:mod:`ropescale.evals.running.perplexity` and :mod:`ropescale.evals.retrieving.retrieval_run` define the tasks, mostly
+one per :class:`Job`. The runner finds finished batches, distributes the remaining ones, scores and stores them, and
+merges the batches of all processes.
 """
 
 from __future__ import annotations
@@ -19,21 +19,16 @@ from typing import Protocol, TypeVar, cast
 
 from ...errors import CheckpointError, RopescaleError, RunError
 from ...output.formatting import listed
-from ..backends.base import ScoresTexts
+from ..backends.base import ScoresBatches, ScoresTexts
+from ..backends.schedules import HeldTables
 from ..checking import Parsed
 from ..metrics.stored import Measured
 from ..parallel.processes import Group
-from ..progress import Notes, Progress, duration
+from ..progress import Notes, Progress
 from ..results.folder import refuse_loss
 from ..results.saving import Writable
 from ..scoring.batches import Arrays, Batch, BatchPlan, Form, cost, owners
 from ..store import Facts, FinishedBatches, Store, key_of, opened
-
-LONG_SECONDS = 60
-"""The number of seconds above which a run announces the remaining time."""
-
-WARM_SECONDS = 5
-"""Seconds of timing before the announcement, not counting the first batch."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +60,63 @@ class Task:
     confirm: Callable[[Batch, Arrays], None] | None = None
 
 
+@dataclass(frozen=True)
+class Job:
+    """One pass over every document under one set of rotary tables.
+
+    Attributes:
+        lengths: the lengths that the pass measures, ascending; its windows have the last one.
+        plan: the batches of the pass.
+        stride: the stride of truncation's windows; 0 for other passes.
+    """
+
+    tables: HeldTables
+    lengths: tuple[int, ...]
+    plan: BatchPlan
+    stride: int = 0
+
+    @property
+    def label(self) -> str:
+        """The schedule's label."""
+        return self.tables.variant.label
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """The hashes that, for a given model and text, determine the numbers."""
+        return self.tables.rotation, self.plan.sha256
+
+
+def task_of(
+    title: str,
+    job: Job,
+    executor: ScoresBatches,
+    finish: Callable[[Mapping[int, Arrays]], None],
+    form: Callable[[Batch], Form],
+    **facts: object,
+) -> Task:
+    """Returns the task that scores a job.
+
+    Args:
+        finish: called with the finished batches by their numbers.
+        form: returns the form of a batch.
+        facts: further facts that determine the numbers, in addition to the length, the tables and the plan.
+    """
+    tables, plan = job.tables, job.plan
+
+    def score(batch: Batch, lacking: Sequence[int]) -> list[Arrays]:
+        scored = executor.score(batch)
+        tables.check()  # so that scores with changed tables are not stored
+        return [scored]
+
+    def complete(finished: Sequence[FinishedBatches]) -> None:
+        finish(finished[0].batches)
+
+    about = {"length": job.lengths[-1], "rotation": tables.rotation, "plan": plan.sha256, **facts}
+    # A server scores several batches at once, in order of completion, and another server may continue a run.
+    stream, confirm = (getattr(executor, name, None) for name in ("stream", "confirm"))
+    return Task(title, plan, [about], score, complete, form, tables.live, stream=stream, confirm=confirm)
+
+
 @dataclass
 class _Assigned:
     """A task with its finished batches, and the batches assigned to this process."""
@@ -76,15 +128,6 @@ class _Assigned:
     def lacking(self, batch: Batch) -> list[int]:
         """Returns the indexes of the passes that lack a batch."""
         return [number for number, done in enumerate(self.finished) if batch.number not in done.batches]
-
-    def scored(self) -> Iterator[tuple[Batch, Sequence[Arrays]]]:
-        """Scores this process's batches, and yields each with its scores, in order or as a stream completes them."""
-        if self.task.stream is None:
-            for batch in self.own:
-                yield batch, self.task.score(batch, self.lacking(batch))
-        elif self.own:
-            for batch, found in self.task.stream(self.own):
-                yield batch, [found]
 
     def passes(self, batch: Batch) -> int:
         """Returns the number of forward passes that a batch still needs."""
@@ -99,25 +142,12 @@ class Runner:
         store: the store of finished batches.
         group: the processes that share the work.
         notes: receives notes for the user.
-        work: returns the work per token for a given window length, in any unit, to estimate the remaining time.
-        part: the words that follow the estimated time, such as "to go".
     """
 
-    def __init__(
-        self,
-        facts: Facts,
-        store: Store,
-        group: Group,
-        notes: Notes,
-        work: Callable[[int], float] = lambda positions: 1.0,
-        part: str = "to go",
-    ) -> None:
+    def __init__(self, facts: Facts, store: Store, group: Group, notes: Notes) -> None:
         self.facts, self.store, self.group, self.notes = facts, store, group, notes
-        self._work, self._part = work, part
         self._tasks: list[_Assigned] = []
-        self._fed, self._seconds = 0, 0.0
-        self._work_left = self._warm_work = self._warm_seconds = 0.0
-        self._said_time = False
+        self._fed = 0
 
     def take(self, tasks: Sequence[Task]) -> None:
         """Reads the finished batches of the tasks in all processes, and distributes the remaining batches.
@@ -132,10 +162,8 @@ class Runner:
         for task in tasks:
             finished = [self.store.batches({**self.facts, **facts}, task.plan, task.form) for facts in task.facts]
             self._tasks.append(_Assigned(task, finished))
-        for found in self.group.from_all(self._finished()):
-            self._merge(found)
+        self._exchange()
         self._share_out()
-        self._work_left = sum(self._work_of(batch) for batch in self.left)
 
     def go_on(self, texts: ScoresTexts) -> None:
         """Lets the scorer split batches as earlier runs of the same facts did, and stores how it splits them."""
@@ -189,6 +217,7 @@ class Runner:
         for each in self._tasks if self.left else ():
             if each.task.confirm and (batches := each.finished[0].batches):
                 each.task.confirm(each.task.plan.batches[min(batches)], batches[min(batches)])
+        began = time.perf_counter()
         try:
             several = len({each.task.title for each in self._tasks if each.own}) > 1
             shown = self.notes.shown and several
@@ -196,23 +225,21 @@ class Runner:
                 for title, group in groupby(self._tasks, key=lambda each: each.task.title):
                     self._run(title, list(group), whole)
         finally:
-            self._note_timing()
+            if self._fed:
+                seconds = time.perf_counter() - began
+                self.notes.tell(f"{self._fed:,} tokens in {seconds:,.1f} s, {self._fed / seconds:,.0f} tokens/s")
         if world.size > 1:
-            for found in self.group.from_all(self._finished()):
-                self._merge(found)
+            self._exchange()
             for each in self._tasks if world.leads else []:
                 each.task.finish(each.finished)
 
     # --- sharing ---
 
-    def _finished(self) -> dict[str, dict[int, Arrays]]:
-        """Returns all finished batches of this process, by the key of their pass."""
-        return {done.key: done.batches for each in self._tasks for done in each.finished}
-
-    def _merge(self, found: Mapping[str, Mapping[int, Arrays]]) -> None:
-        """Adds batches that another process scored, without storing them, because that process stores them."""
-        for each in self._tasks:
-            for done in each.finished:
+    def _exchange(self) -> None:
+        """Adds the finished batches of all processes, without storing them, because each process stores its own."""
+        finished = [done for each in self._tasks for done in each.finished]
+        for found in self.group.from_all({done.key: done.batches for done in finished}):
+            for done in finished:
                 done.batches |= found.get(done.key, {})
 
     def _share_out(self) -> None:
@@ -234,49 +261,31 @@ class Runner:
     def _run(self, title: str, tasks: Sequence[_Assigned], whole: Progress) -> None:
         """Scores and stores the batches of consecutive tasks with the same title."""
         total = sum(batch.fed for each in tasks for batch in each.own)
-        stored = [arrays for each in tasks for done in each.finished for arrays in done.batches.values()]
-        before = [arrays["nll"] for arrays in stored if "nll" in arrays]
-        with Progress(title, total, self.notes.shown and total > 0, before, whole) as progress:
+        with Progress(title, total, self.notes.shown and total > 0, whole) as progress:
             for each in tasks:
-                with each.task.live() if each.own else nullcontext():
-                    start = time.perf_counter()
-                    for batch, found in each.scored():
-                        passes = each.passes(batch)
-                        for number, numbers in zip(each.lacking(batch), found, strict=True):
-                            each.finished[number].put(batch.number, numbers)
-                        self._count(batch, passes, time.perf_counter() - start)
-                        progress.add(batch.fed, found[0].get("nll"))
-                        whole.add(passes * batch.fed)
-                        start = time.perf_counter()
+                task = each.task
+                if each.own and task.stream:  # in order of completion
+                    for batch, scored in task.stream(each.own):
+                        self._put(each, batch, [scored], progress, whole)
+                elif each.own:
+                    with task.live():
+                        for batch in each.own:
+                            scored = task.score(batch, each.lacking(batch))
+                            self._put(each, batch, scored, progress, whole)
                 if self.group.world.size == 1:
-                    each.task.finish(each.finished)
+                    task.finish(each.finished)
                     self.store.write_parts()
 
-    # --- Notes ---
-
-    def _work_of(self, batch: Batch) -> float:
-        return batch.fed * self._work(batch.positions)
-
-    def _count(self, batch: Batch, passes: int, seconds: float) -> None:
-        """Adds the time of a batch; once, after a warm-up, tells the user the remaining time of a long run."""
-        work = passes * self._work_of(batch)
-        self._work_left -= work
-        if self._fed:  # the first batch includes one-time loading, compilation and allocation
-            self._warm_work, self._warm_seconds = self._warm_work + work, self._warm_seconds + seconds
-        self._fed, self._seconds = self._fed + passes * batch.fed, self._seconds + seconds
-        if self._said_time or self._warm_seconds < WARM_SECONDS:
-            return
-        self._said_time = True
-        left = self._work_left * self._warm_seconds / self._warm_work
-        if left > LONG_SECONDS:
-            speed = f"at the speed of the last {self._warm_seconds:,.0f} s"
-            self.notes.tell(f"time: {duration(left)} {self._part}, {speed}")
-
-    def _note_timing(self) -> None:
-        """Tells the user how long this process took."""
-        if not self._fed:
-            return
-        self.notes.tell(f"{self._fed:,} tokens in {self._seconds:,.1f} s, {self._fed / self._seconds:,.0f} tokens/s")
+    def _put(
+        self, each: _Assigned, batch: Batch, scored: Sequence[Arrays], progress: Progress, whole: Progress
+    ) -> None:
+        """Stores the numbers of a batch for each pass that lacks it."""
+        fed = each.passes(batch) * batch.fed
+        for number, numbers in zip(each.lacking(batch), scored, strict=True):
+            each.finished[number].put(batch.number, numbers)
+        self._fed += fed
+        progress.add(batch.fed, scored[0].get("nll"))
+        whole.add(fed)
 
 
 R = TypeVar("R", bound=Writable, covariant=True)
@@ -361,14 +370,11 @@ def carry_out(
 
 def _keep(measurement: Measurement[Writable], store: Store, folder: Path, force: bool) -> None:
     """Writes the result of the complete parts of an interrupted run, and tells the user about finished batches."""
-    notes = measurement.notes
     if not store.finished:
-        if store.is_empty:
-            notes.tell("the run stopped before any batch was finished; run the same command to restart it")
         return
     written = _write_parts(measurement, folder, force)
     tables = f", and the tables of the {written}" if written else ""
-    notes.tell(
+    measurement.notes.tell(
         f"the run stopped; {store.finished} finished batches are kept in {folder}{tables}; run the same command to "
         "continue"
     )

@@ -124,37 +124,36 @@ class Executor:
         size = len(batch.feeds)
         if self._most is not None:
             size = min(size, max(1, self._most // batch.positions))
-        while (found := self._in_parts(batch, size, what)) is None:
+        while True:
+            found: list[T] = []
+            try:
+                for start in range(0, len(batch.feeds), size):
+                    found += what(batch.feeds[start : start + size], self._chunks[batch.positions])
+                return found
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
+            # Outside the handler, because the traceback keeps every tensor of the failed pass alive.
+            gc.collect()
+            release(self.scorer.device)
             size = self._smaller(batch, size)
-        return found
-
-    def _in_parts(self, batch: Batch[Feed], size: int, what: Feeding[T]) -> list[T] | None:
-        """Feeds ``size`` windows at a time. Returns None if memory runs out."""
-        feeds, chunk = batch.feeds, self._chunks[batch.positions]
-        try:
-            parts = [what(feeds[start : start + size], chunk) for start in range(0, len(feeds), size)]
-            return [each for part in parts for each in part]
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-        if not self.scorer.retries:
-            raise RunError(
-                f"out of memory with {len(feeds)} windows of {batch.positions:,} positions; several processes share "
-                "the model, and one cannot retry without the others; use more processes, a smaller batch_tokens, or "
-                "bfloat16",
-                "batch_tokens",
-                "dtype",
-            )
-        # Outside the handler, because the traceback keeps every tensor of the failed pass alive.
-        gc.collect()
-        release(self.scorer.device)
-        return None
 
     def _smaller(self, batch: Batch[Feed], size: int) -> int:
         """Returns the number of windows to feed at a time after ``size`` windows did not fit.
 
         If a single window did not fit, returns ``size``, and reduces the size of its chunks.
+
+        Raises:
+            RunError: nothing smaller can be fed.
         """
+        if not self.scorer.retries:
+            raise RunError(
+                f"out of memory with {len(batch.feeds)} windows of {batch.positions:,} positions; several processes "
+                "share the model, and one cannot retry without the others; use more processes, a smaller "
+                "batch_tokens, or bfloat16",
+                "batch_tokens",
+                "dtype",
+            )
         if size > 1:
             half = (size + 1) // 2
             self._limit(batch.positions, half * batch.positions)
@@ -226,15 +225,12 @@ class Executor:
 
     def _check_finite(self, feeds: Sequence[Feed], nll: Sequence[np.ndarray]) -> None:
         """Raises an error that names the first position with NaN or infinity, because these would spoil every mean."""
-        broken = [~np.isfinite(each) for each in nll]
-        count = sum(int(each.sum()) for each in broken)
-        if not count:
-            return
-        feed, where = next((feed, each) for feed, each in zip(feeds, broken, strict=True) if each.any())
-        position = feed.window.scored + int(where.argmax()) + (self.bos is not None)
-        where = f"in {self.documents[feed.document].name} at position {position}"
-        among = f"({count} of {sum(map(len, nll))} positions in this batch)"
-        raise not_finite(self.scorer.model, f"{where} {among}")
+        for feed, numbers in zip(feeds, nll, strict=True):
+            broken = np.flatnonzero(~np.isfinite(numbers))
+            if len(broken):
+                position = feed.window.scored + broken[0] + (self.bos is not None)
+                name = self.documents[feed.document].name
+                raise not_finite(self.scorer.model, f"in {name} at position {position}")
 
 
 def _feeding(chunk: int) -> str:

@@ -233,16 +233,6 @@ def release(device: torch.device) -> None:
         torch.cuda.empty_cache()
 
 
-def work(model: PreTrainedModel, positions: int) -> float:
-    """Returns the FLOPs per token of a forward pass over ``positions``: 2 per weight, and 4 per coordinate and key.
-
-    Only half of the keys are counted, because that is the number that the average token of a causal model sees.
-    """
-    layers, (heads, head) = stated(model, "num_hidden_layers", 1), heads_of(model)
-    weights = sum(parameter.numel() for parameter in model.parameters())
-    return 2.0 * weights + 2.0 * layers * heads * head * positions
-
-
 def needs_mask(model: PreTrainedModel, length: int) -> bool:
     """Returns whether transformers' sdpa would store a number per pair of positions: for layers with windows or chunks
     that are shorter, and on a processor for latent attention (MLA)."""

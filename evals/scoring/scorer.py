@@ -96,8 +96,8 @@ class Scorer:
             raise RunError(_broken(broken))
         output = self._run_trunk(probe)
         half = max(1, probe.shape[1] // 2)
-        blocks = [self._head(output, probe, part) for part in (slice(0, half), slice(half, None))]
-        return agree(torch.cat(blocks, dim=1), own, output.last_hidden_state.dtype)
+        blocks = [self._logits(output, probe, part) for part in (slice(0, half), slice(half, None))]
+        return agree(torch.cat(blocks), own[0], output.last_hidden_state.dtype)
 
     def score(self, ids: torch.Tensor, chunk: int | None = None) -> torch.Tensor:
         """Returns the NLL in nats of every position except the first, given the previous ones.
@@ -114,8 +114,13 @@ class Scorer:
         ids = ids.to(self.device)
         targets = ids[:, 1:].reshape(-1)
         nll = torch.empty(targets.shape, dtype=torch.float32, device=self.device)
-        for rows, logits in self._logits(ids, chunk):
-            nll[rows] = cross_entropy(logits, targets[rows].to(logits.device), reduction="none").to(self.device)
+        done = 0
+        for sources, state in self._parts(ids, chunk):
+            for rows in self._blocks(sources.numel()):
+                logits = self._logits(state, sources, rows)
+                among = slice(done + rows.start, done + rows.stop)
+                nll[among] = cross_entropy(logits, targets[among].to(logits.device), reduction="none").to(self.device)
+            done += sources.numel()
         return nll.cpu().view(len(ids), -1)
 
     @cached_property
@@ -174,7 +179,8 @@ class Scorer:
     def states(self, ids: torch.Tensor, chunk: int | None = None) -> State:
         """Returns the head's input for every position except the last, computed with the live tables.
 
-        This is the trunk's output, [windows, positions - 1, width], or the logits of a model without a split.
+        This is the trunk's output with the positions of all windows in a row, [1, positions, width], or the logits of
+        a model without a split, [positions, vocabulary].
 
         Args:
             ids: windows of equal length, int64 [windows, positions].
@@ -185,7 +191,8 @@ class Scorer:
             return torch.cat([self.model(input_ids=row[None], use_cache=False).logits[0, :-1] for row in ids])
         if chunk is None:
             output = self._run_trunk(ids)
-            output.last_hidden_state = output.last_hidden_state[:, :-1]
+            hidden = output.last_hidden_state
+            output.last_hidden_state = hidden[:, :-1].reshape(1, -1, hidden.shape[-1])
             return output
         pieces = [(type(output), output.last_hidden_state) for _, output in self._chunked_outputs(ids, chunk)]
         return pieces[0][0](last_hidden_state=torch.cat([hidden for _, hidden in pieces], dim=1))
@@ -207,23 +214,11 @@ class Scorer:
         kl = torch.empty(sources.numel(), device=self.device)
         same = torch.empty_like(kl, dtype=torch.bool)
         # A block of each is in memory at the same time, so they share the budget.
-        blocks = (self._state_blocks(state, sources, share=2) for state in (one, other))
-        for (rows, first), (_, second) in zip(*blocks, strict=True):
-            kl[rows], same[rows] = (each.to(self.device) for each in divergence(first, second))
+        for rows in self._blocks(sources.numel(), share=2):
+            apart, agreeing = divergence(self._logits(one, sources, rows), self._logits(other, sources, rows))
+            kl[rows] = apart.to(self.device)
+            same[rows] = agreeing.to(self.device)
         return kl.cpu().view(sources.shape), same.cpu().view(sources.shape)
-
-    def _state_blocks(
-        self, state: State, sources: torch.Tensor, share: int = 1
-    ) -> Iterator[tuple[slice, torch.Tensor]]:
-        """Yields the rows of each block among all positions, and their fp32 logits, which take ``1 / share`` of the
-        budget."""
-        if isinstance(state, torch.Tensor):
-            for rows in self._blocks(len(state), share):
-                yield rows, state[rows].float()
-            return
-        state.last_hidden_state = flat = state.last_hidden_state.reshape(1, -1, state.last_hidden_state.shape[-1])
-        for rows in self._blocks(flat.shape[1], share):
-            yield rows, self._head(state, sources.reshape(1, -1), rows)[0]
 
     def chunks_agree(self, ids: torch.Tensor) -> bool:
         """Checks whether the first positions of a window get the same NLLs in chunks and at once, up to rounding.
@@ -241,24 +236,17 @@ class Scorer:
         dtype = next(self.model.parameters()).dtype
         return agree(pieces, self.score(probe), dtype)
 
-    def _logits(self, ids: torch.Tensor, chunk: int | None) -> Iterator[tuple[slice, torch.Tensor]]:
-        """Yields the rows of each block among the flattened targets, and its fp32 logits [rows, vocabulary].
+    def _parts(self, ids: torch.Tensor, chunk: int | None) -> Iterable[tuple[torch.Tensor, State]]:
+        """Returns the ids of each part of the windows without their last ones, and the head's input for them.
 
         At most two chunks' states are in memory at a time, or two windows' logits for a model without a split.
         """
-        parts: Iterable[tuple[torch.Tensor, State]]
         if not self.split:
             whole = (self.model(input_ids=row[None], use_cache=False).logits[0, :-1] for row in ids)
-            parts = zip(ids[:, None, :-1], whole, strict=True)
-        elif chunk is None:
-            parts = [(ids[:, :-1], self.states(ids))]
-        else:
-            parts = self._chunked_outputs(ids, chunk)
-        at = 0
-        for sources, state in parts:
-            for rows, logits in self._state_blocks(state, sources):
-                yield slice(at + rows.start, at + rows.stop), logits
-            at += sources.numel()
+            return zip(ids[:, :-1], whole, strict=True)
+        if chunk is None:
+            return [(ids[:, :-1], self.states(ids))]
+        return self._chunked_outputs(ids, chunk)
 
     def _chunked_outputs(self, ids: torch.Tensor, chunk: int) -> Iterator[tuple[torch.Tensor, TrunkOutput]]:
         """Feeds windows one by one, ``chunk`` positions at a time; the last position is not fed."""
@@ -294,11 +282,17 @@ class Scorer:
         is_needed = (cached or needs_mask(self.model, positions)) and self.unmasked
         return attention.in_blocks(fused=self.fused) if is_needed else nullcontext()
 
-    def _head(self, output: TrunkOutput, ids: torch.Tensor, rows: slice) -> torch.Tensor:
-        """Returns the model's own fp32 logits for these rows of the trunk's output, [1, rows, vocabulary]."""
-        block = type(output)(**{**output, "last_hidden_state": output.last_hidden_state[:, rows]})
+    def _logits(self, state: State, ids: torch.Tensor, rows: slice) -> torch.Tensor:
+        """Returns the model's own fp32 logits, [rows, vocabulary], for these rows of a result of :meth:`states`.
+
+        Args:
+            ids: the ids that it was computed from.
+        """
+        if isinstance(state, torch.Tensor):
+            return state[rows].float()
+        block = type(state)(**{**state, "last_hidden_state": state.last_hidden_state[:, rows]})
         with answering(self.trunk, lambda *args, **kwargs: block):
-            return self.model(input_ids=ids[:, rows], use_cache=False).logits.float()
+            return self.model(input_ids=ids.reshape(1, -1)[:, rows], use_cache=False).logits[0].float()
 
 
 def divergence(one: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

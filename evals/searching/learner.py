@@ -135,10 +135,8 @@ class Learner(Scorer):
             nll = torch.empty(whole.shape[1], dtype=torch.float32, device=whole.device)
             for rows in self._blocks(len(nll)):
                 part = whole.detach()[:, rows].requires_grad_()
-                if isinstance(state, torch.Tensor):
-                    logits = part[0].float()
-                else:
-                    logits = self._head(type(state)(last_hidden_state=part), ids[:, rows], slice(None))[0]
+                block = part[0] if isinstance(state, torch.Tensor) else type(state)(last_hidden_state=part)
+                logits = self._logits(block, ids[:, rows], slice(None))
                 losses = cross_entropy(logits, ids[0, 1:][rows].to(logits.device), reduction="none")
                 losses.backward(weights[rows].to(losses))
                 assert part.grad is not None

@@ -23,9 +23,8 @@ from ...models.patching import configuration_before
 from ...models.rotary_modules import evaluating, preserved, unwrapped
 from ...output.formatting import cut
 from ...verifying.verification import in_memory
-from ..backends.loaded import LoadedModel
+from ..backends.loaded import LoadedModel, Variant
 from ..backends.schedules import Schedules
-from ..backends.variants import Variant
 from ..data.chats import Given
 from ..facts import AS_IS
 from ..metrics import paired

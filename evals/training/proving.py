@@ -135,7 +135,7 @@ def processes(model: nn.Module | None = None) -> Group:
     if not (dist.is_available() and dist.is_initialized()):
         return Group(World())
     size = dist.get_world_size()
-    world = World(dist.get_rank(), size, int(os.environ.get("LOCAL_RANK", "0")), launched=True)
+    world = World(dist.get_rank(), size, int(os.environ.get("LOCAL_RANK", "0")))
     return Group(replace(world, team=size) if model is not None and is_shared(model) else world)
 
 

@@ -4,12 +4,10 @@ import json
 
 import pytest
 import torch
-from click.testing import CliRunner
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import ropescale
 from ropescale.evals.reference import CHECKPOINT, HELD_OUT, PASSKEY, held_out_documents, load_taught, save_taught
-from ropescale.evals.reference.__main__ import main
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +128,6 @@ def test_the_taught_model_is_a_checkpoint_that_stock_transformers_loads(tmp_path
 def test_a_folder_that_holds_something_is_refused(tmp_path):
     (tmp_path / "mine.txt").symlink_to("nothing")
     for out in (tmp_path, tmp_path / "mine.txt"):
-        done = CliRunner().invoke(main, ["--taught", "-o", str(out)])
-        assert done.exit_code == 2 and "exists already" in done.output
+        with pytest.raises(ropescale.RopescaleError, match="exists already"):
+            save_taught(out)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]

@@ -172,7 +172,7 @@ def test_nan_logits_stop_the_run_and_name_the_place():
 
     model = llama()
     model.model.norm.register_forward_hook(break_one)
-    with pytest.raises(RunError, match=r"NaN or infinite in document 1 at position 41 \(1 of 198"):
+    with pytest.raises(RunError, match="NaN or infinite in document 1 at position 41; try"):
         perplexity(model, documents(2, 100), [100])
 
 

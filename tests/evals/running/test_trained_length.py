@@ -7,7 +7,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaForCausalLM
 
 import ropescale
 from ropescale.evals import perplexity
-from ropescale.evals.backends.variants import trained_length
+from ropescale.evals.backends.loaded import trained_length
 
 # As in the config.json of meta-llama/Llama-3.1-8B.
 LLAMA_3_1 = {"rope_parameters": LLAMA31_SCALING | {"rope_theta": 500000.0}, "max_position_embeddings": 131072}

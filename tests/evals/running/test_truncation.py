@@ -162,22 +162,6 @@ def test_it_is_written_read_and_continued(tmp_path, monkeypatch):
     assert "truncation @ 64" not in tensors(tmp_path)
 
 
-def test_a_second_run_with_other_schedules_keeps_the_stride_of_the_first(tmp_path, monkeypatch):
-    """By itself one schedule has stride 16, and four have 8: what is finished is not run again at another."""
-    first = perplexity(llama(), IDS, [128], [YARN], out=tmp_path, force=True)
-    ran, score = [], Executor.score
-    monkeypatch.setattr(Executor, "score", lambda self, batch: ran.append(batch.positions) or score(self, batch))
-    more = [f"yarn:factor={n}" for n in range(2, 6)]
-    second = perplexity(llama(), IDS, [128], more, out=tmp_path, force=True)
-    assert first.truncation.stride == second.truncation.stride == 16 and set(ran) == {128}
-    assert [each.tolist() for each in second.truncation.nll] == [each.tolist() for each in first.truncation.nll]
-    assert perplexity(llama(), IDS, [128], more, out=tmp_path, force=True, truncation_stride=4).truncation.stride == 4
-    ran.clear()
-    assert perplexity(llama(), IDS, [128], [YARN], out=tmp_path, force=True).truncation.stride == 4 and ran == []
-    other_lengths = perplexity(llama(), IDS, [96, 128], [YARN], out=tmp_path, force=True)
-    assert other_lengths.truncation.stride == 16  # anew
-
-
 # --- in the table of the answer ---
 
 

@@ -1,6 +1,5 @@
 """Scoring a plan's batches where memory is short."""
 
-import math
 import re
 
 import numpy as np
@@ -14,8 +13,6 @@ from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, Qwen3Con
 import ropescale
 from ropescale.errors import RunError
 from ropescale.evals import perplexity
-from ropescale.evals.progress import duration
-from ropescale.evals.running.runner import WARM_SECONDS
 from ropescale.evals.scoring import memory, tiles
 from ropescale.evals.scoring.batches import plan_pass
 from ropescale.evals.scoring.executor import Executor
@@ -188,32 +185,3 @@ def test_numbers_of_tables_that_change_by_themselves_are_not_kept(tmp_path):
         with pytest.raises(RunError, match="the rotary tables changed while as-is was measured"):
             perplexity(model, IDS[:2], [16], out=tmp_path)
     assert records_in(tmp_path) == 0
-
-
-# --- how long it will be -------------------------------------------------------------------------------------------
-
-
-class Timed(Scorer):
-    """Takes a second per million FLOPs, and a minute more for the first window, by a clock of its own."""
-
-    clock = 0.0
-
-    def score(self, ids, chunk=None):
-        first = 60.0 if Timed.clock == 0.0 else 0.0
-        Timed.clock += first + ids.numel() * memory.work(self.model, ids.shape[1]) / 1e6
-        return super().score(ids, chunk)
-
-
-def test_a_long_run_says_how_long_it_will_be_from_windows_that_were_run_warm(monkeypatch):
-    lines = []
-    monkeypatch.setattr(Timed, "clock", 0.0)
-    monkeypatch.setattr("ropescale.evals.progress.Notes.tell", lambda self, line, level=0: lines.append(line))
-    monkeypatch.setattr("ropescale.evals.backends.loaded.Scorer", lambda model, logits_bytes: Timed(model))
-    monkeypatch.setattr("ropescale.evals.running.runner.time.perf_counter", lambda: Timed.clock)
-    perplexity(llama(), documents(40, 64), [64], bos="no", windows=1, batch_tokens=64)
-    each = 64 * memory.work(llama(), 64) / 1e6
-    assert Timed.clock == pytest.approx(60 + 40 * each)
-    warm = math.ceil(WARM_SECONDS / each)
-    left = (40 - 1 - warm) * each
-    [line] = [line for line in lines if line.startswith("time:")]
-    assert line == f"time: {duration(left)} to go, at the speed of the last {warm * each:.0f} s"

@@ -6,7 +6,6 @@ import re
 import signal
 import sys
 import time
-from email.utils import formatdate
 from pathlib import Path
 
 import numpy as np
@@ -240,14 +239,14 @@ def test_an_answer_that_drips_costs_one_timeout():
     assert len(engine.scored) == 1
 
 
-@pytest.mark.parametrize("wait", [lambda: "0.3", lambda: formatdate(time.time() + 1.5, usegmt=True), lambda: "-5"])
+@pytest.mark.parametrize("wait", ["0.3", "-5", "soon"])
 def test_a_server_that_names_a_pause_is_asked_again_after_it(wait, capfd):
     with serving(fault=lambda number, ids: "503" if number == 1 else "") as engine:
-        server, engine.error_headers = Server(engine.url), {"Retry-After": wait()}
+        server, engine.error_headers = Server(engine.url), {"Retry-After": wait}
         server.client.notes = Notes(shown=True)
         assert len(score(server, [20, 21])) == 1
     pause = float(re.search(r"come back later; trying again in (\S+) s", capfd.readouterr().err)[1])
-    assert 0.3 <= pause <= 1.5 or (wait() == "-5" and pause == 0.01)
+    assert pause == (0.3 if wait == "0.3" else 0.01)
 
 
 def test_a_server_that_dies_is_left_soon_and_its_reason_is_told(capfd):

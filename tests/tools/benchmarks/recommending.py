@@ -34,7 +34,7 @@ from ropescale.evals.recommending.candidates import find_candidates
 from ropescale.evals.recommending.options import SHORT_WEIGHT, TOLERANCE, objective_of
 from ropescale.evals.recommending.race import FINALISTS, decide, estimate, run_race, share_kept, split_windows
 from ropescale.evals.reference import CHECKPOINT, held_out_documents
-from ropescale.evals.running.jobs import SHARES
+from ropescale.evals.running.perplexity import SHARES
 from ropescale.evals.statistics.intervals import familywise
 
 TARGET = 2048
