@@ -429,7 +429,7 @@ def keys(
     Args:
         model, tokenizer, path, fresh, progress: as for :func:`perplexity`, without servers. The model predicts every
             token from the full preceding text, and from a short context.
-        documents: as for :func:`perplexity`; only texts.
+        documents: as for :func:`perplexity`; only texts, and no stream.
         window: the shortest context, in tokens.
         stride: the number of tokens that share a short context.
         max_length: the number of tokens that longer texts are cut to.
@@ -440,8 +440,8 @@ def keys(
         force: replace spans of another text, model or window in ``out``.
 
     Raises:
-        DataError: a document is not a text, the tokenizer has no offsets or is another model's, or no text has more
-            tokens than the window.
+        DataError: a document is not a text, the documents are a stream, the tokenizer has no offsets or is another
+            model's, or no text has more tokens than the window.
         RunError: losses are NaN or infinite.
         CheckpointError: ``out`` cannot be written, or has other content.
     """
@@ -453,7 +453,12 @@ def keys(
         folder = file.with_name(f"{file.stem}-run")
     if given.served:
         raise DataError("key tokens are found with a loaded model or a checkpoint, not with servers; give one")
-
+    if isinstance(documents, TextSource) and documents.options.streaming:
+        raise DataError(
+            "all documents are read, and a stream may be endless; leave streaming out, or give a list of its first "
+            "documents",
+            "streaming",
+        )
     settings = {"window": window, "stride": stride, "alpha": alpha, "beta": beta, "max_length": max_length}
     with _placed(given, folder, KIND, fresh, force, documents, notes) as (folder, group):
         texts, _ = texts_of(documents, None)

@@ -199,28 +199,25 @@ class LoadedModel(Backend):
         given = [self._variant(each, schedules) for each in schedules.given]
         given += of_own_patch(self._as_is.model) if schedules.measures_own else []
         base = self._as_is if schedules.baseline is None else self._variant(schedules.baseline, schedules)
-        found: dict[str, Variant] = {}
+        found: list[Variant] = []
         for variant in (self._as_is, *given, base):
-            same = found.get(variant.label)
-            if same is None:
-                if not any(is_same(variant.asked, each.asked) for each in found.values()):
-                    found[variant.label] = variant
-            elif not is_same(variant.asked, same.asked):
+            if any(is_same(variant.asked, each.asked) for each in found):
+                continue
+            if any(variant.label == each.label for each in found):
                 raise DataError(f"two different schedules are both called {variant.label!r}; give them different names")
+            found.append(variant)
         for repeat in repeated([variant.asked for variant in given]):
             notes.tell(f"note: {repeat}; it is measured once")
-        labels = (each.label for each in found.values() if is_same(base.asked, each.asked))
-        label = next(labels, base.label)
+        label = next(each.label for each in found if is_same(base.asked, each.asked))
         if is_remapped(self.model):
             raise DataError(
                 "the positions of this model are remapped; leave the block, or give remapped=True", "remapped"
             )
-        variants = list(found.values())
         if schedules.remapped:
             from .remapped import Remapped
 
-            variants += [Remapped(self.model, scale, is_unpatched=True) for scale in (True, False)]
-        return variants, label
+            found += [Remapped(self.model, scale, is_unpatched=True) for scale in (True, False)]
+        return found, label
 
     def _variant(self, schedule: object, schedules: Schedules) -> Variant:
         """Returns the model under a schedule, whose plan is made once: before the model was loaded, or here."""

@@ -32,9 +32,6 @@ if TYPE_CHECKING:
 
 
 Row = Mapping[str, object]
-Content = str | list[object]
-"""A text, or a chat's messages."""
-
 _ROLES = {
     **dict.fromkeys(("human", "user"), "user"),
     **dict.fromkeys(("gpt", "assistant", "model", "function_call"), "assistant"),
@@ -49,17 +46,17 @@ class Format:
     """A kind of rows.
 
     Attributes:
-        what: its name in messages.
+        what: its name in messages; "" for rows that are not recognized by their fields.
         fields: the fields that a row must have.
-        read: returns the content of a row; its second argument names the row in errors.
+        read: returns the content of a row, a text or a list of messages; its second argument names the row in errors.
     """
 
     what: str
     fields: tuple[str, ...]
-    read: Callable[[Row, str], Content]
+    read: Callable[[Row, str], object]
 
 
-def _share_gpt(row: Row, name: str) -> Content:
+def _share_gpt(row: Row, name: str) -> object:
     turns, messages = row["conversations"], _system(row)
     if not isinstance(turns, list):
         raise DataError(f"{name}: field 'conversations' is not a list of messages")
@@ -74,7 +71,7 @@ def _share_gpt(row: Row, name: str) -> Content:
     return messages
 
 
-def _alpaca(row: Row, name: str) -> Content:
+def _alpaca(row: Row, name: str) -> object:
     messages, history = _system(row), row.get("history") or []
     if not isinstance(history, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in history):
         raise DataError(f"{name}: field 'history' is not a list of pairs of an instruction and an output")
@@ -84,7 +81,7 @@ def _alpaca(row: Row, name: str) -> Content:
     return messages
 
 
-def _completion(row: Row, name: str) -> Content:
+def _completion(row: Row, name: str) -> object:
     prompt, completion = row["prompt"], row["completion"]
     if isinstance(prompt, list) and isinstance(completion, list):
         return [*prompt, *completion]
@@ -98,10 +95,8 @@ def _system(row: Row) -> list[object]:
     return [{"role": "system", "content": text}] if text else []
 
 
-SHARE_GPT = Format("ShareGPT conversations, read as chats", ("conversations",), _share_gpt)
-
 FORMATS = (
-    SHARE_GPT,
+    Format("ShareGPT conversations, read as chats", ("conversations",), _share_gpt),
     Format("Alpaca instructions, read as chats", ("instruction", "output"), _alpaca),
     Format("prompts followed by completions", ("prompt", "completion"), _completion),
 )
@@ -273,27 +268,22 @@ def documents_of(rows: Iterable[tuple[int, Row]], part: str, options: ReadOption
     Raises:
         DataError: the field is missing or has another type.
     """
-    reader: str | Format | None = options.text_field
-    if (reader,) == SHARE_GPT.fields:
-        reader = SHARE_GPT
+    form = None if options.text_field is None else _form_of(options.text_field)
     for number, row in rows:
         name = f"{part} {number}"
         if options.prompt_field is not None:
             yield prompt_row(row, options.prompt_field, name, source)
             continue
-        if reader is None:
-            reader = _guess_reader(row, source)
-        if isinstance(reader, Format):
-            options.formats[source] = reader.what
-        needed = reader.fields if isinstance(reader, Format) else (reader,)
-        for each in needed:
+        form = form or _guess_form(row, source)
+        if form.what:
+            options.formats[source] = form.what
+        for each in form.fields:
             if each not in row:
                 raise DataError(f"{name} has no field {each!r}; it has {', '.join(row) or 'none'}")
-        text_field = needed[0]
-        value = reader.read(row, name) if isinstance(reader, Format) else row[text_field]
+        text_field, value = form.fields[0], form.read(row, name)
         if isinstance(value, list) and value:
-            is_chat = isinstance(value[0], dict)
-            yield _chat(name, text_field, value, row) if is_chat else _ids(name, text_field, value)
+            read = _chat if isinstance(value[0], dict) else _ids
+            yield read(name, text_field, value, row)
         elif value is None or isinstance(value, (str, list)):
             yield Text(name, str(value or ""))
         else:
@@ -305,30 +295,36 @@ def record_in(text: str) -> Row | None:
     """Returns the JSON object that a text is, if its fields are those of documents; else None."""
     with suppress(ValueError, RecursionError):
         row = json.loads(text)
-        if isinstance(row, dict) and _known_reader(row):
+        if isinstance(row, dict) and _known_form(row):
             return row
     return None
 
 
-def _known_reader(row: Row) -> str | Format | None:
-    """Returns the default field that a row has, or its format; None if it has neither."""
+def _form_of(field: str) -> Format:
+    """Returns the format of rows with a document in this field."""
+    own = Format("", (field,), lambda row, name: row[field])
+    return next((known for known in FORMATS if known.fields == own.fields), own)
+
+
+def _known_form(row: Row) -> Format | None:
+    """Returns the format of a row with a default field or the fields of a format; else None."""
     for name, kind in (("text", object), (CHAT, list), (IDS, list)):
         if name in row and isinstance(row[name], kind):
-            return name
+            return _form_of(name)
     return next((known for known in FORMATS if all(field in row for field in known.fields)), None)
 
 
-def _guess_reader(row: Row, source: str) -> str | Format:
-    """Returns the field of a row that is its document, or its format."""
-    if known := _known_reader(row):
+def _guess_form(row: Row, source: str) -> Format:
+    """Returns the format of a row."""
+    if known := _known_form(row):
         return known
     strings = [key for key, value in row.items() if isinstance(value, str)]
     if len(strings) != 1:
         raise DataError(f"{source} has no field 'text'; choose one: {', '.join(row) or 'none'}", "text_field")
-    return strings[0]
+    return _form_of(strings[0])
 
 
-def _ids(name: str, field: str, value: list[object]) -> Document:
+def _ids(name: str, field: str, value: list[object], row: Row) -> Document:
     for at, each in enumerate(value):
         if type(each) is not int or not 0 <= each < 2**31:
             wrong = cut(repr(each), 40)

@@ -165,6 +165,13 @@ KINDS = (
 """All kinds of sources. The first kind whose ``takes`` accepts a source reads that source."""
 
 
+def _kind_of(source: str) -> Kind:
+    for kind in KINDS:
+        if kind.takes(source):
+            return kind
+    raise DataError(f"no file or folder at {source!r}; give a file, a folder, a dataset's name on the Hub, or -")
+
+
 # --- Reading
 
 
@@ -212,18 +219,14 @@ class TextSource:
         Raises:
             DataError: a source is missing, or an option does not apply.
         """
-        kinds = {name: next((kind for kind in KINDS if kind.takes(name)), None) for name in self.names}
+        kinds = {name: _kind_of(name) for name in self.names}
         for name, kind in kinds.items():
-            if kind is None:
-                raise DataError(
-                    f"no file or folder at {name!r}; give a file, a folder, a dataset's name on the Hub, or -"
-                )
             for option in self.options.given:
-                if not any(other and option in other.uses for other in kinds.values()):
+                if not any(option in other.uses for other in kinds.values()):
                     raise DataError(
                         f"{option} is given, and {name} is {kind.what}, which does not use it; leave it out", option
                     )
-        return {name: kind for name, kind in kinds.items() if kind}
+        return kinds
 
     def texts(self) -> dict[str, Iterator[Unread]]:
         """Returns an iterator over each source's documents, by source.
@@ -291,8 +294,8 @@ def read_prompts(source: str | Path, fields: PromptFields) -> tuple[Iterator[Pro
     Raises:
         DataError: the source is missing or has no rows, or a row lacks a prompt or an answer.
     """
-    kind = next((kind for kind in KINDS if kind.takes(str(source))), None)
-    if kind and "prompt_field" not in kind.uses:
+    kind = _kind_of(str(source))
+    if "prompt_field" not in kind.uses:
         raise DataError(f"{source} is {kind.what} without rows of prompts; give a .jsonl or .parquet file", "prompts")
     prompts = TextSource([str(source)], ReadOptions(prompt_field=fields))
     return cast(Iterator[PromptRow], prompts.texts()[str(source)]), prompts.name

@@ -72,11 +72,12 @@ class Corpus:
             metric.check(options.of_metrics, self.documents)
         self.special = data_documents.special_tokens(self.documents, tokenizer)
         self.source = options.source or (source.name if source else "in memory")
-        for name, what in source.options.formats.items() if source else ():
-            options.notes.tell(f"{name}: {what}")
-        if source and source.options.left_out:
-            self.skipped["no_text"] = len(source.options.left_out)
-            options.notes.tell(f"left out: {source.left_out}")
+        if source:
+            for name, what in source.options.formats.items():
+                options.notes.tell(f"{name}: {what}")
+            if source.options.left_out:
+                self.skipped["no_text"] = len(source.options.left_out)
+                options.notes.tell(f"left out: {source.left_out}")
 
     def part(self, windows: Sequence[int], lengths: Sequence[int], options: PerplexityOptions | None = None) -> Corpus:
         """Returns a corpus with only some windows of this one, and with other lengths.

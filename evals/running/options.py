@@ -86,22 +86,17 @@ class PerplexityOptions(RunOptions):
         if self.score not in chats.SCORES:
             raise DataError(f"score must be {' or '.join(chats.SCORES)}, not {self.score!r}", "score")
         object.__setattr__(self, "windows", check_windows(self.windows))
+        asked = self.asks_truncation
+        if self.truncation is False and asked:
+            raise DataError(f"{asked} is given, but truncation is False; drop one of the two", asked, "truncation")
         given = [name for name in ("windows", "budget_tokens") if getattr(self, name) is not None]
-        if self.stride is not None and given:
-            raise DataError(
-                f"{given[0]} is given, but a stride measures whole documents in sliding windows; drop one of the two",
-                given[0],
-                "stride",
-            )
-        name = self.asks_truncation
-        if self.truncation is False and name:
-            raise DataError(f"{name} is given, but truncation is False; drop one of the two", name, "truncation")
-        if self.stride is not None and name:
-            raise DataError(
-                f"{name} applies to texts cut into windows, but a stride measures whole documents; drop one of the two",
-                name,
-                "stride",
-            )
+        for name in filter(None, [*given, asked]):
+            if self.stride is not None:
+                raise DataError(
+                    f"{name} is given, but a stride measures whole documents in sliding windows; drop one of the two",
+                    name,
+                    "stride",
+                )
         super().__post_init__()
 
     @property

@@ -12,8 +12,9 @@ from tiny import byte_tokenizer, llama, naive_nll
 from tokenizers.processors import TemplateProcessing
 
 from ropescale.errors import DataError
-from ropescale.evals import keys, perplexity
+from ropescale.evals import TextSource, keys, perplexity
 from ropescale.evals.data.documents import Document, of_ids
+from ropescale.evals.data.rows import ReadOptions
 from ropescale.evals.metrics.key_tokens import KeySpans, load
 from ropescale.evals.scoring.scorer import Scorer
 from ropescale.evals.store import opened
@@ -142,6 +143,9 @@ def test_spans_of_other_texts_and_files_that_hold_none_are_refused(found, tmp_pa
         keys(model, ["short"], tokenizer=byte_tokenizer())
     with pytest.raises(DataError, match=r"a stride of 0 leave no key tokens"):
         keys(model, TEXTS, tokenizer=byte_tokenizer(), stride=0)
+    stream = TextSource(["owner/name"], ReadOptions(streaming=True))
+    with pytest.raises(DataError, match="leave streaming out, or give a list of its first documents"):
+        keys(model, stream, tokenizer=byte_tokenizer())
     marked = '{"schema": 1, "kind": "key spans", '
     odd = ('"spans": 3}', '"spans": {"0": [[0, 9], [5, 7]]}}', '"spans": {}, "window": "64"}')
     for content in ("{", '{"schema": 1, "kind": "else"}', *(marked + each for each in odd)):
