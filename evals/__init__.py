@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from .backends.opening import Checkpoint as Checkpoint
     from .backends.remapped import remapped as remapped
     from .backends.server import Server as Server
-    from .data.documents import Document as Document, tokenize as tokenize
+    from .data.documents import Document as Document, Text as Text, tokenize as tokenize
     from .data.sources import TextSource as TextSource, read_texts as read_texts
-    from .data.texts import Text as Text
     from .recommending.results import Recommendation as Recommendation
     from .results.result import Result as Result
     from .retrieving.results import Retrieval as Retrieval
@@ -34,7 +33,7 @@ _HOMES = {
     "Document": "data.documents",
     "read_texts": "data.sources",
     "TextSource": "data.sources",
-    "Text": "data.texts",
+    "Text": "data.documents",
     "Checkpoint": "backends.opening",
     "remapped": "backends.remapped",
     "tokenize": "data.documents",

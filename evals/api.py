@@ -112,7 +112,7 @@ def perplexity(
         windows: the maximum number of windows per document, or "all". If a document has more windows, evenly spaced
             ones are used (with 1, the first). None uses as many as ``budget_tokens`` allows.
         budget_tokens: positions fed per schedule, shared among the documents, with at least one window each. None means
-            :data:`ropescale.evals.data.cutting.BUDGET`, or no limit if ``windows`` is given.
+            :data:`ropescale.evals.data.windows.BUDGET`, or no limit if ``windows`` is given.
         min_tokens: skip documents with fewer tokens.
         max_docs: measure at most this many documents; later documents are not read.
         score: "all" tokens of a chat, or only the "assistant" tokens.
@@ -396,13 +396,13 @@ def search(
     if file is not None:
         writable_file(file, check_ours)
     with _placed(given, folder, "search", fresh, force, documents, notes) as (folder, group):
-        texts, source = texts_of(documents, max_docs)
+        texts, read_from = texts_of(documents, max_docs)
         from .searching.search_run import SearchRun
         from .searching.search_space import space_of
         from .searching.windows import feed_text
 
         space_of(plan, target, options.engine)
-        data = feed_text(texts, target, given.tokenizer, bos, options, source=source)
+        data = feed_text(texts, target, given.tokenizer, bos, options, source=read_from)
         given.warn(notes)
         run = SearchRun(given.backend(group.world, logits_bytes), data, options, file)
         return carry_out(run, folder, group, fresh, force)

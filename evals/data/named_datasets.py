@@ -16,7 +16,7 @@ from ...errors import DataError
 from ...files import local_path
 from ...output.formatting import first_line
 from .chats import Unread
-from .rows import ReadOptions, Row, documents_of
+from .rows import ReadOptions, Row, documents_of, is_saved
 
 if TYPE_CHECKING:
     import datasets
@@ -59,19 +59,6 @@ DATASETS = {
     "zero-scrolls": NamedDataset("simonjegou/zero_scrolls", "test", "context"),
     "ruler-16k": NamedDataset("simonjegou/ruler:16384", "test", "context"),
 }
-
-
-def is_saved(source: str) -> bool:
-    """Returns whether a source is a folder that ``save_to_disk`` wrote."""
-    return bool(source) and any((local_path(source) / name).exists() for name in ("state.json", "dataset_dict.json"))
-
-
-def is_name(source: str) -> bool:
-    """Returns whether a source may be the name of a dataset rather than a path."""
-    path = local_path(source)
-    return bool(source) and not (
-        path.exists() or path.is_absolute() or source.startswith((".", "~")) or source.count("/") > 1 or path.suffix
-    )
 
 
 def read(source: str, options: ReadOptions) -> Iterator[Unread]:

@@ -17,8 +17,7 @@ import numpy as np
 
 from ...errors import DataError
 from ...files import sha256
-from .documents import Document, Encoded, TextEncoder
-from .texts import Text
+from .documents import Document, Encoded, Text, TextEncoder
 
 PROMPTS = (("context", "question"), ("input",), ("prompt",))
 """The default fields of a prompt. The texts of two fields are joined, and ``answer_prefix`` follows if a row has it."""

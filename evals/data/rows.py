@@ -22,9 +22,8 @@ from ...errors import DataError
 from ...files import LARGEST, local_path
 from ...output.formatting import cut, first_line
 from .chats import Chat, Unread
-from .documents import Document, of_ids
+from .documents import Document, NoText, Text, of_ids, opened, starts_json, text_of
 from .prompts import PromptFields, prompt_row
-from .texts import NoText, Text, opened, starts_json, text_of
 
 if TYPE_CHECKING:
     import pyarrow
@@ -141,6 +140,19 @@ class ReadOptions:
     def given(self) -> list[str]:
         """The names of the given options."""
         return [each.name for each in fields(self) if each.compare and getattr(self, each.name) not in (None, False)]
+
+
+def is_saved(source: str) -> bool:
+    """Returns whether a source is a folder that ``save_to_disk`` wrote."""
+    return bool(source) and any((local_path(source) / name).exists() for name in ("state.json", "dataset_dict.json"))
+
+
+def is_name(source: str) -> bool:
+    """Returns whether a source may be the name of a dataset rather than a path."""
+    path = local_path(source)
+    return bool(source) and not (
+        path.exists() or path.is_absolute() or source.startswith((".", "~")) or source.count("/") > 1 or path.suffix
+    )
 
 
 def rows_of(source: str, options: ReadOptions) -> Iterator[Unread]:

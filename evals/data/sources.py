@@ -19,12 +19,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 from ...errors import DataError
 from ...files import LARGEST, local_path
 from .. import checking
-from . import named_datasets
 from .chats import Chat, Given, Unread, named
-from .documents import Document
+from .documents import JSON_LINES, Document, NoText, Text, contents_suffix, decoded, starts_json, text_of
 from .prompts import PromptFields, PromptRow
-from .rows import PARQUET, ReadOptions, Row, documents_of, record_in, rows_of
-from .texts import JSON_LINES, NoText, Text, contents_suffix, decoded, starts_json, text_of
+from .rows import PARQUET, ReadOptions, Row, documents_of, is_name, is_saved, record_in, rows_of
 
 if TYPE_CHECKING:
     import datasets
@@ -126,6 +124,12 @@ def no_texts(files: list[str]) -> str:
     return f"{what} ({', '.join(files[:3])}{more})"
 
 
+def _dataset(source: str, options: ReadOptions) -> Iterator[Unread]:
+    from .named_datasets import read
+
+    return read(source, options)
+
+
 class Kind(NamedTuple):
     """A kind of source.
 
@@ -151,7 +155,7 @@ _ROWS = ("text_field", "prompt_field")
 
 KINDS = (
     Kind("standard input", lambda source: source == "-", _standard_input, ()),
-    Kind("a saved dataset", named_datasets.is_saved, named_datasets.read, (*_ROWS, "split")),
+    Kind("a saved dataset", is_saved, _dataset, (*_ROWS, "split")),
     Kind(
         "a folder of text files",
         lambda source: bool(source) and local_path(source).is_dir(),
@@ -160,7 +164,7 @@ KINDS = (
     ),
     Kind("a file of rows", _is_rows, rows_of, _ROWS),
     Kind("a text file", lambda source: local_path(source).is_file(), _text_file, ()),
-    Kind("a dataset", named_datasets.is_name, named_datasets.read, (*_ROWS, "split", "streaming")),
+    Kind("a dataset", is_name, _dataset, (*_ROWS, "split", "streaming")),
 )
 """All kinds of sources. The first kind whose ``takes`` accepts a source reads that source."""
 

@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING, cast
 from ...errors import DataError
 from ..data import chats, documents as data_documents
 from ..data.chats import Given, Unread
-from ..data.cutting import Cutter, Limits, Source
-from ..data.documents import Document, Kind, TextEncoder
-from ..data.texts import Text
-from ..data.windows import check_lengths, check_stride, prefix, windows_by_document
+from ..data.documents import Document, Kind, Text, TextEncoder
+from ..data.windows import Cutter, Limits, Source, check_lengths, check_stride, prefix, windows_by_document
 from ..facts import DataFacts
 from ..metrics import METRICS
 from ..statistics import intervals

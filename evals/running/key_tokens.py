@@ -12,8 +12,7 @@ from ..backends.base import Backend, ScoresBatches, ScoresTexts
 from ..backends.fingerprints import tokens_sha256
 from ..checking import Parsed
 from ..data.chats import Unread
-from ..data.documents import Document, TextEncoder, check_ids
-from ..data.texts import Text
+from ..data.documents import Document, Text, TextEncoder, check_ids
 from ..data.windows import Window
 from ..metrics.key_tokens import KIND, KeySpans, joined
 from ..parallel.processes import Group

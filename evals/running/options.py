@@ -9,8 +9,7 @@ from typing import Any, ClassVar
 from ...errors import DataError
 from ...request import RequestOptions
 from ..data import chats
-from ..data.cutting import BUDGET
-from ..data.windows import check_windows
+from ..data.windows import BUDGET, check_windows
 from ..metrics import OPTIONS
 from ..progress import Notes
 
@@ -50,7 +49,7 @@ class PerplexityOptions(RunOptions):
         windows: the maximum number of windows per document, or "all". If a document has more windows, evenly spaced
             ones are used (with 1, the first). None uses as many as ``budget_tokens`` allows.
         budget_tokens: positions fed per schedule, shared among the documents, with at least one window each. None means
-            :data:`ropescale.evals.data.cutting.BUDGET`, or no limit if ``windows`` is given.
+            :data:`ropescale.evals.data.windows.BUDGET`, or no limit if ``windows`` is given.
         batch_tokens: the maximum number of positions fed together; at least one window is fed. None estimates the
             number that fits into memory.
         logits_bytes: the memory for one block of fp32 logits, in bytes; None for that of the device.

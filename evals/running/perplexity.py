@@ -46,10 +46,13 @@ class Part:
     Attributes:
         title: the title of the part's passes; the larger run prints all other notes.
         about: additional facts that the next run in the same folder is compared with.
+        further_positions: the number of positions that the larger run feeds outside this part, which are added to the
+            cost that truncation may have.
     """
 
     title: str = ""
     about: Mapping[str, object] = field(default_factory=dict)
+    further_positions: int = 0
 
 
 class PerplexityRun:
@@ -163,7 +166,7 @@ class PerplexityRun:
             else:  # as few passes as the tables allow
                 jobs += [Job(tables, lengths, self._plan(lengths[-1])) for tables, lengths in passes_of(held)]
         compared = self._comparing(jobs)
-        rest = sum(job.plan.positions for job in distinct(jobs))
+        rest = self.part.further_positions + sum(job.plan.positions for job in distinct(jobs))
         planned, told = plan_truncation(
             self.corpus, self.backend.trained, self.backend.as_trained, rest, self.batch_tokens
         )

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -26,7 +26,7 @@ from .scorer import Scorer, not_finite
 
 T = TypeVar("T")
 
-Feeding = Callable[[Sequence[Feed], "int | None"], Sequence[T]]
+Feeding = Callable[[torch.Tensor, "int | None"], Iterable[T]]
 """A function that feeds windows, at once or in chunks, and returns the numbers of each."""
 
 
@@ -85,14 +85,7 @@ class Executor:
         Raises:
             RunError: logits are not finite, or a single window does not fit into memory.
         """
-
-        @torch.no_grad()
-        def nll_of(feeds: Sequence[Feed], chunk: int | None) -> list[np.ndarray]:
-            rows = self.scorer.score(self._ids(feeds), chunk).numpy()
-            # The scored tokens of a window are its last ones.
-            return [row[len(row) - feed.window.count :] for row, feed in zip(rows, feeds, strict=True)]
-
-        nll = self._fed(batch, nll_of)
+        nll = _scored(batch, self._fed(batch, self.scorer.score))
         self._check_finite(batch.feeds, nll)
         return {"nll": np.concatenate(nll)}
 
@@ -112,7 +105,7 @@ class Executor:
         windows = self._fed(batch, functools.partial(self._divergences, one, others))
         found = []
         for each in zip(*windows, strict=True):  # all windows under one variant
-            kl, same = zip(*each, strict=True)
+            kl, same = (_scored(batch, rows) for rows in zip(*each, strict=True))
             self._check_finite(batch.feeds, kl)
             found.append({"kl": np.concatenate(kl), "same": np.concatenate(same)})
         return found
@@ -127,8 +120,9 @@ class Executor:
         while True:
             found: list[T] = []
             try:
-                for start in range(0, len(batch.feeds), size):
-                    found += what(batch.feeds[start : start + size], self._chunks[batch.positions])
+                with torch.no_grad():
+                    for start in range(0, len(batch.feeds), size):
+                        found += what(self._ids(batch.feeds[start : start + size]), self._chunks[batch.positions])
                 return found
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
@@ -199,23 +193,18 @@ class Executor:
         return self.scorer.chunks_agree(self._ids(batch.feeds[:1])[0])
 
     def _divergences(
-        self, one: Applied, others: Sequence[Applied], feeds: Sequence[Feed], chunk: int | None
-    ) -> list[list[tuple[np.ndarray, np.ndarray]]]:
-        """Returns the divergences and agreements of the scored tokens of each window under each of ``others``. Keeps
-        the states of at most two variants in memory."""
-        ids = self._ids(feeds)
-        with one(), torch.no_grad():
+        self, one: Applied, others: Sequence[Applied], ids: torch.Tensor, chunk: int | None
+    ) -> Iterable[Sequence[tuple[torch.Tensor, torch.Tensor]]]:
+        """Returns the divergences and agreements of each window under each of ``others``. Keeps the states of at most
+        two variants in memory."""
+        with one():
             first = self.scorer.states(ids, chunk)
-        found: list[list[tuple[np.ndarray, np.ndarray]]] = [[] for _ in feeds]
+        found = []
         for other in others:
-            with other(), torch.no_grad():
+            with other():
                 second = self.scorer.states(ids, chunk)
-            with torch.no_grad():
-                kl, same = self.scorer.divergence(ids, first, second)
-            for row, feed in enumerate(feeds):
-                first_scored = kl.shape[1] - feed.window.count
-                found[row].append((kl[row, first_scored:].numpy(), same[row, first_scored:].numpy()))
-        return found
+            found.append(zip(*self.scorer.divergence(ids, first, second), strict=True))
+        return zip(*found, strict=True)
 
     def _ids(self, feeds: Sequence[Feed]) -> torch.Tensor:
         """Returns the fed ids, int64 [windows, positions]."""
@@ -231,6 +220,11 @@ class Executor:
                 position = feed.window.scored + broken[0] + (self.bos is not None)
                 name = self.documents[feed.document].name
                 raise not_finite(self.scorer.model, f"in {name} at position {position}")
+
+
+def _scored(batch: Batch[Feed], rows: Iterable[torch.Tensor]) -> list[np.ndarray]:
+    """Returns the numbers of the scored tokens of each window, which are its last ones."""
+    return [row[len(row) - feed.window.count :].numpy() for row, feed in zip(rows, batch.feeds, strict=True)]
 
 
 def _feeding(chunk: int) -> str:

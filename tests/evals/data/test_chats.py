@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 
 from ropescale.errors import DataError
 from ropescale.evals import Result, perplexity
-from ropescale.evals.data import templates
+from ropescale.evals.data import chats
 from ropescale.evals.data.chats import Chat, rendered
 from ropescale.evals.data.documents import Document, placed
 from ropescale.evals.data.sources import read_texts
@@ -322,8 +322,8 @@ ENDLESS = [
 @pytest.mark.skipif(sys.platform != "linux", reason="the limits are Linux's")
 @pytest.mark.parametrize(("template", "fact"), ENDLESS)
 def test_a_template_that_never_ends_or_takes_memory_is_said(template, fact, refused, checkpoint, tmp_path, monkeypatch):
-    monkeypatch.setattr(templates, "SECONDS", 1)
-    monkeypatch.setattr(templates, "LONGEST", 1000)
+    monkeypatch.setattr(chats, "SECONDS", 1)
+    monkeypatch.setattr(chats, "LONGEST", 1000)
     source, file = saved(tmp_path, "jsonl", [{"messages": TALK}]), tmp_path / "t.jinja"
     file.write_text(template)
     said = refused("eval", checkpoint, "--data", source, "--lengths", "48", "--chat-template", file)

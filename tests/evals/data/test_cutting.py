@@ -10,8 +10,8 @@ import pytest
 from tiny import byte_tokenizer, from_ids
 
 from ropescale.errors import DataError
-from ropescale.evals.data.cutting import Cutter, Limits
 from ropescale.evals.data.documents import Text, TextEncoder
+from ropescale.evals.data.windows import Cutter, Limits
 from ropescale.evals.metrics.key_tokens import KeySpans
 from ropescale.evals.progress import Notes
 from ropescale.evals.retrieving.prompt_set import RetrievalOptions

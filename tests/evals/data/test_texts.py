@@ -3,15 +3,15 @@
 import pytest
 
 from ropescale.errors import DataError
-from ropescale.evals.data import texts
-from ropescale.evals.data.texts import Text, text_of
+from ropescale.evals.data import documents
+from ropescale.evals.data.documents import Text, text_of
 
 
 def test_a_file_is_the_text_that_python_reads_up_to_a_size(tmp_path, monkeypatch):
     path = tmp_path / "a.txt"
     path.write_bytes(b"\xef\xbb\xbf" + "one\r\ntwo é€😀\rthree\n\r\n".encode() * 9)
     assert text_of(path).text == path.read_text(encoding="utf-8-sig")
-    monkeypatch.setattr(texts, "LARGEST", 100)
+    monkeypatch.setattr(documents, "LARGEST", 100)
     with pytest.raises(DataError, match="is longer than 100 bytes; split it"):
         text_of(path)
 
