@@ -320,7 +320,8 @@ def recommend(
     given, target = opened(model, tokenizer, path), parse_length(target_length)
     patching = options_in(stated, "target_length")
     text = made(PerplexityOptions, stated, short_context=False, patching=patching, notes=notes)
-    options = made(RecommendOptions, stated, text=text, name=given.name, revision=given.revision)
+    named = {"name": given.checkpoint.name, "revision": given.checkpoint.revision} if given.checkpoint else {}
+    options = made(RecommendOptions, stated, text=text, **named)
     # Before torch is imported.
     if given.served:
         objective, candidates = served_candidates(given.configs[0], target, options, given.labels)

@@ -123,7 +123,7 @@ class Truncation:
     @property
     def forward_passes(self) -> int:
         """The number of windows."""
-        return windows_of(map(len, self.nll), self.stride)
+        return sum(-(-len(each) // self.stride) for each in self.nll)
 
     @property
     def positions(self) -> int:
@@ -140,17 +140,13 @@ class Truncation:
         return [each[: max(0, length - self.length)] for each in self.nll]
 
 
-def windows_of(tokens: Iterable[int], stride: int) -> int:
-    """Returns the number of truncation's windows, given the number of tokens to score per window of the measurement."""
-    return sum(-(-count // stride) for count in tokens)
-
-
 def positions_of(tokens: Iterable[int], length: int, stride: int) -> int:
-    """Returns the number of positions in the windows that :func:`windows_of` counts.
+    """Returns the number of positions in truncation's windows.
 
     A window has ``length`` positions. The last one per window of the measurement is shorter if fewer than ``stride``
     tokens are left.
+
+    Args:
+        tokens: the number of tokens to score per window of the measurement.
     """
-    counts = list(tokens)
-    lacking = sum(-each % stride for each in counts)
-    return windows_of(counts, stride) * length - lacking
+    return sum(-(-count // stride) * length - (-count % stride) for count in tokens)

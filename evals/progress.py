@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from ..output.formatting import visible
+from ..output.formatting import cut, visible
 from ..output.wrapping import folded_to
 from .metrics.cells import digits
 
@@ -91,7 +91,7 @@ class Progress:
         line: int = 0,
     ) -> None:
         self._nll, self._scored, self.shown = 0.0, 0, shown
-        self._title, self._whole = title if len(title) <= _TITLE else f"{title[: _TITLE - 1]}…", whole
+        self._title, self._whole = cut(title, _TITLE), whole
         alone = whole is None or not whole.shown or sys.stderr.isatty()
         self._bar = _Bar(self._title, total, shown and alone, line)
 

@@ -100,10 +100,10 @@ class AnswerScorer:
         )  # fmt: skip
         ids = self._tensor([prompt.generation.ids for prompt in prompts if prompt.generation])
         generate: Any = self.model.generate
-        given = {"inputs": ids, "attention_mask": torch.ones_like(ids)}
+        mask = torch.ones_like(ids)
         # Unset the model's own settings, such as beams. Hide the warning about texts beyond max_position_embeddings.
         with unset(self.model), quiet_transformers("transformers.generation.stopping_criteria"):
-            written = self._within_memory(generate, **given, generation_config=config)
+            written = self._within_memory(generate, inputs=ids, attention_mask=mask, generation_config=config)
         rows = written[:, ids.shape[1] :].cpu().numpy()
         return [row[: int(np.argmax([*np.isin(row, ends), True]))] for row in rows]
 

@@ -133,7 +133,7 @@ class Backend(ABC):
         """Describes the memory that a batch takes; "" if another machine has it."""
         return ""
 
-    def limits(self, variants: Sequence[WithTables], compared: bool) -> list[str]:
+    def limits(self, compared: bool) -> list[str]:
         """Returns notes on what this backend cannot measure.
 
         Args:

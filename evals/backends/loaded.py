@@ -213,10 +213,6 @@ class LoadedModel(Backend):
             raise DataError(
                 "the positions of this model are remapped; leave the block, or give remapped=True", "remapped"
             )
-        if schedules.remapped:
-            from .remapped import Remapped
-
-            found += [Remapped(self.model, scale, is_unpatched=True) for scale in (True, False)]
         return found, label
 
     def _variant(self, schedule: object, schedules: Schedules) -> Variant:

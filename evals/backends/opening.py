@@ -118,9 +118,8 @@ class OpenedModel(ABC):
     """A model before it is loaded.
 
     Attributes:
-        checkpoint: the model's checkpoint, or that which servers serve; None for a loaded model, or if unknown.
         path: the folder of its files; None if it has none.
-        name, revision: the name and the branch, tag or commit in printed commands; None for the path in the results.
+        checkpoint: the path, if it is a checkpoint.
         sharing: how launched processes share a run; None if a run stays in this process.
         served: whether servers have it.
         labels: the labels of servers' schedules.
@@ -130,14 +129,9 @@ class OpenedModel(ABC):
     served = False
     labels: Sequence[str] = ()
 
-    def __init__(
-        self,
-        checkpoint: Checkpoint | None,
-        tokenizer: PreTrainedTokenizerBase | None,
-        path: str | os.PathLike[str] | None,
-    ) -> None:
-        self.checkpoint, self._tokenizer, self.path = checkpoint, tokenizer, path
-        self.name, self.revision = (checkpoint.name, checkpoint.revision) if checkpoint else (None, None)
+    def __init__(self, tokenizer: PreTrainedTokenizerBase | None, path: str | os.PathLike[str] | None) -> None:
+        self.path, self._tokenizer = path, tokenizer
+        self.checkpoint = path if isinstance(path, Checkpoint) else None
 
     @property
     @abstractmethod
@@ -177,7 +171,7 @@ class InMemory(OpenedModel):
         tokenizer: PreTrainedTokenizerBase | None,
         path: str | os.PathLike[str] | None,
     ) -> None:
-        super().__init__(None, tokenizer, path)
+        super().__init__(tokenizer, path)
         self._model = model
 
     @property
@@ -201,7 +195,7 @@ class OnDisk(OpenedModel):
     checkpoint: Checkpoint
 
     def __init__(self, checkpoint: Checkpoint, tokenizer: PreTrainedTokenizerBase | None) -> None:
-        super().__init__(checkpoint, tokenizer, checkpoint)
+        super().__init__(tokenizer, checkpoint)
         self.sharing = Sharing(checkpoint.tp, checkpoint.device_map, checkpoint.device)
 
     @property
@@ -234,7 +228,7 @@ class OnServers(OpenedModel):
         tokenizer: PreTrainedTokenizerBase | None,
         path: str | os.PathLike[str] | None,
     ) -> None:
-        super().__init__(path if isinstance(path, Checkpoint) else None, tokenizer, path)
+        super().__init__(tokenizer, path)
         self._servers, self.labels = servers, [each.label for each in servers]
 
     @property

@@ -191,6 +191,11 @@ class Remapped(Variant):
         return torch.cat([turn(part, part, cos, sin)[0], rest], dim=-1).to(states.dtype)
 
 
+def references(model: PreTrainedModel) -> list[Remapped]:
+    """Returns a model without its patches, with remapped positions, with and without their scale."""
+    return [Remapped(model, scale, is_unpatched=True) for scale in (True, False)]
+
+
 def _put(target: object, name: str, value: object) -> None:
     """Sets an attribute of an object itself, or removes it if the value is None."""
     target.__dict__[name] = value

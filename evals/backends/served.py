@@ -28,7 +28,7 @@ from ..store import key_of
 from .answering import joined
 from .base import Backend
 from .engines import Asked, Generating, Scoring
-from .schedules import HeldTables, Schedules, WithTables
+from .schedules import HeldTables, Schedules
 from .server import UNNAMED, Server, served_schedule
 
 if TYPE_CHECKING:
@@ -111,24 +111,21 @@ class ServedModel(Backend):
         return ServedTexts(documents, bos)
 
     def answers(self, prompts: Sequence[Prompt], tables: HeldTables) -> ServedBatches:
-        def prompt_of(batch: Batch[int]) -> Prompt:
-            [number] = batch.feeds
-            return prompts[number]
+        def asking(batch: Batch[int]) -> Asking:
+            [prompt] = (prompts[number] for number in batch.feeds)
+            asked: list[Asked] = [Scoring(each.ids.tolist(), each.tokens, ranked=True) for each in prompt.questions]
+            if prompt.generation:
+                asked.append(Generating(prompt.generation.ids.tolist(), prompt.new_tokens))
 
-        def asks(batch: Batch[int]) -> list[Asked]:
-            prompt = prompt_of(batch)
-            asked = [Scoring(each.ids.tolist(), each.tokens, ranked=True) for each in prompt.questions]
-            if prompt.generation is None:
-                return [*asked]
-            return [*asked, Generating(prompt.generation.ids.tolist(), prompt.new_tokens)]
+            def arrays(answers: Sequence[Arrays]) -> Arrays:
+                scores = [(each["nll"], each["first"]) for each in answers if "nll" in each]
+                return joined([prompt], scores, [each["ids"] for each in answers if "ids" in each])
 
-        def arrays(batch: Batch[int], answers: Sequence[Arrays]) -> Arrays:
-            scores = [(each["nll"], each["first"]) for each in answers if "nll" in each]
-            return joined([prompt_of(batch)], scores, [each["ids"] for each in answers if "ids" in each])
+            return Asking(prompt.name, asked, arrays)
 
-        return ServedBatches(cast(Server, tables.variant), lambda batch: prompt_of(batch).name, asks, arrays)
+        return ServedBatches(cast(Server, tables.variant), asking)
 
-    def limits(self, variants: Sequence[WithTables], compared: bool) -> list[str]:
+    def limits(self, compared: bool) -> list[str]:
         found = []
         for server in self.servers:
             with suppress(RopescaleError):  # the label may lack fields of its schedule
@@ -160,19 +157,26 @@ class ServedModel(Backend):
 
 
 @dataclass(frozen=True)
-class ServedBatches:
-    """A scorer of batches of one window, or of one prompt, with a server.
+class Asking:
+    """What a server is asked about a batch.
 
     Attributes:
-        name: returns a batch's name for messages.
-        asks: returns a batch's questions; its "nll" begins with that of the first one.
-        arrays: returns a batch's numbers from the answers.
+        name: the batch's name for messages.
+        asked: the questions; the batch's "nll" begins with that of the first one.
+        arrays: returns the batch's numbers from the answers.
     """
 
+    name: str
+    asked: Sequence[Asked]
+    arrays: Callable[[Sequence[Arrays]], Arrays]
+
+
+@dataclass(frozen=True)
+class ServedBatches:
+    """A scorer of batches of one window, or of one prompt, with a server; ``asking`` returns what it is asked."""
+
     server: Server
-    name: Callable[[Batch], str]
-    asks: Callable[[Batch], Sequence[Asked]]
-    arrays: Callable[[Batch, Sequence[Arrays]], Arrays]
+    asking: Callable[[Batch], Asking]
 
     def score(self, batch: Batch) -> Arrays:
         """Returns the numbers of one batch."""
@@ -185,22 +189,23 @@ class ServedBatches:
         If a request fails, completed batches are yielded before the error is raised, and pending batches are aborted.
         """
         most = self.server.concurrency
-        todo, pending = iter(batches), dict[Future[list[Arrays]], Batch]()
+        todo, pending = iter(batches), dict[Future[list[Arrays]], tuple[Batch, Asking]]()
         with self.server.client.connected(most) as start:
             while True:
                 for batch in islice(todo, most - len(pending)):
-                    pending[self.server.begun(start, self.asks(batch))] = batch
+                    asking = self.asking(batch)
+                    pending[self.server.begun(start, asking.asked)] = batch, asking
                 if not pending:
                     return
                 failure = None
                 for future in wait(pending, return_when=FIRST_COMPLETED).done:
-                    batch = pending.pop(future)
+                    batch, asking = pending.pop(future)
                     try:
                         answers = future.result()
                     except ServerError as error:
-                        failure = type(error)(f"{self.name(batch)}: {error}")
+                        failure = type(error)(f"{asking.name}: {error}")
                     else:
-                        yield batch, self.arrays(batch, answers)
+                        yield batch, asking.arrays(answers)
                 if failure is not None:
                     raise failure
 
@@ -210,7 +215,7 @@ class ServedBatches:
         Raises:
             ServerError: the NLLs differ.
         """
-        first = self.asks(batch)[0]
+        first = self.asking(batch).asked[0]
         [answer] = self.server.answers([first])
         apart = float(np.abs(answer["nll"] - before["nll"][: first.count]).mean())
         if apart > TOLERANCE:
@@ -232,17 +237,15 @@ class ServedTexts:
     def under(self, tables: HeldTables) -> ServedBatches:
         """Returns the scorer on the server that has these tables."""
 
-        def asks(batch: Batch[Feed]) -> list[Scoring]:
+        def asking(batch: Batch[Feed]) -> Asking:
             [feed] = batch.feeds
-            ids = map(int, self.documents[feed.document].ids[feed.window.start : feed.window.stop])
-            return [Scoring([*([] if self.bos is None else [self.bos]), *ids], feed.window.count)]
+            document = self.documents[feed.document]
+            ids = [] if self.bos is None else [self.bos]
+            ids += map(int, document.ids[feed.window.start : feed.window.stop])
+            asked = [Scoring(ids, feed.window.count)]
+            return Asking(named(document.name), asked, lambda answers: {"nll": answers[0]["nll"]})
 
-        return ServedBatches(
-            cast(Server, tables.variant),
-            lambda batch: named(self.documents[batch.feeds[0].document].name),
-            asks,
-            lambda batch, answers: {"nll": answers[0]["nll"]},
-        )
+        return ServedBatches(cast(Server, tables.variant), asking)
 
     def go_on(self, limits: object, keep: object) -> None:
         """Does nothing, because a server has its own memory."""

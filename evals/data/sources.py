@@ -335,6 +335,8 @@ def texts_of(
     Raises:
         DataError: a source cannot be read, a stream is not limited, or a text is the path of an existing file.
     """
+    if isinstance(documents, os.PathLike):
+        documents = TextSource([os.fspath(documents)])
     if isinstance(documents, TextSource):
         if documents.options.streaming and not max_docs:
             raise DataError(
@@ -343,9 +345,6 @@ def texts_of(
                 "max_docs",
             )
         return documents.texts(), documents
-    if isinstance(documents, os.PathLike):
-        source = TextSource([os.fspath(documents)])
-        return source.texts(), source
     if isinstance(documents, Mapping) and not {"role", "content"} <= documents.keys():  # a message
         return {str(name): _read(each, f"{name} document") for name, each in documents.items()}, None
     return _read(documents, "document"), None

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from ...errors import DataError, RopescaleError, RunError
 from ...output.formatting import first_line
@@ -102,14 +102,7 @@ class Group:
 
     def from_leader(self, value: T) -> T:
         """Broadcasts the leader's value to every process."""
-        if self.world.size == 1:
-            return value
-        import torch.distributed as dist
-
-        values = [value]
-        with _connected():
-            dist.broadcast_object_list(values, src=0)
-        return values[0]
+        return cast(T, self.from_all(value if self.world.leads else None)[0])
 
     @contextmanager
     def leader_first(self, context: AbstractContextManager[object]) -> Iterator[None]:

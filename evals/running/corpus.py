@@ -118,8 +118,12 @@ class Corpus:
     @property
     def facts(self) -> DataFacts:
         """The "data" part of results.json."""
-        counts = {"special_tokens": self.special, "chats": self.count("chat"), "pretokenized": self.count("ids")}
-        counts["prompts"] = self.count("prompt")
+        counts = {
+            "special_tokens": self.special,
+            "chats": self.count("chat"),
+            "pretokenized": self.count("ids"),
+            "prompts": self.count("prompt"),
+        }
         return {
             "source": self.source,
             "sha256": self.sha256,

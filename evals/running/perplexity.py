@@ -76,6 +76,10 @@ class PerplexityRun:
         self.backend, self.corpus, self.options, self.part = backend, corpus, corpus.options, part or Part()
         self.notes = self.options.notes
         self.variants, self.baseline = backend.variants(schedules, self.notes)
+        if schedules.remapped:
+            from ..backends.remapped import references
+
+            self.variants = [*self.variants, *references(backend.differentiable())]
         longest = corpus.lengths[-1]
         backend.refuse(longest, self.notes)
         if backend.vocabulary is not None:
@@ -144,7 +148,7 @@ class PerplexityRun:
             self.notes.tell(f"the short-context cost at {self._short:,} takes {fed:,} tokens more ({fed / total:.0%})")
         if memory := self.backend.memory(_widest(jobs)):
             self.notes.tell(memory)
-        for limit in self.backend.limits(self.variants, self.options.short_context and self._short is not None):
+        for limit in self.backend.limits(self.options.short_context and self._short is not None):
             self.notes.tell(limit)
 
     @property

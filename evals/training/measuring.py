@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -26,7 +25,6 @@ from ...verifying.verification import in_memory
 from ..backends.loaded import LoadedModel, Variant
 from ..backends.schedules import Schedules
 from ..data.chats import Given
-from ..facts import AS_IS
 from ..metrics import paired
 from ..results.result import Result
 from ..running.corpus import Corpus
@@ -44,8 +42,6 @@ if TYPE_CHECKING:
 
 Figures = dict[str, float]
 """The results of a measurement, by their names in Trainer's log."""
-
-BASE = "base"
 
 
 class Measuring:
@@ -86,7 +82,7 @@ class Measuring:
         is_known = carries_ours(own) and not any(
             rope.is_scaled for rope in read_rope(configuration_before(own)).values()
         )
-        return self.measure(model, step, BASE if is_known else None)
+        return self.measure(model, step, "base" if is_known else None)
 
     def measure(self, model: nn.Module, step: int, baseline: str | None = None) -> Figures:
         """Measures the current model, and ``baseline`` if given, and saves the run.
@@ -95,30 +91,21 @@ class Measuring:
             The perplexities and the short-context cost against the first run's baseline, in every process.
         """
         own = plain(model)
+        label = stage(own, step)
         with undisturbed(own):
             schedules = Schedules(baseline=baseline)
             block = self.options.logits_bytes
             scorer = SharedScorer(cast("PreTrainedModel", own), block) if is_shared(own) else None
-            backend = LoadedModel(unwrapped(own), None, block, scorer, Variant(own))
+            backend = LoadedModel(unwrapped(own), None, block, scorer, Variant(own, label=label))
             result = carry_out(PerplexityRun(backend, self.corpus, schedules), None, processes(own))
-        names = {AS_IS: stage(own, step), BASE: UNSCALED}
-        result = replace(
-            result,
-            passes=[replace(each, schedule=names[each.schedule]) for each in result.passes],
-            divergences=[
-                replace(divergence, schedule=names[divergence.schedule], baseline=names[divergence.baseline])
-                for divergence in result.divergences
-            ],
-            baseline=names[result.baseline],
-        )
         settle_leader(lambda: result.save(self.out / _folder(step), force=True))
         before = self._reference = self._reference if step else result
         figures: Figures = {}
         if processes().world.leads:
-            figures = {f"eval_ppl_{row.length}": row.ppl for row in result.rows if row.schedule == names[AS_IS]}
+            figures = {f"eval_ppl_{row.length}": row.ppl for row in result.rows if row.schedule == label}
             short = before and paired.short_length(self.corpus.lengths, before.trained_length)
             if before and short:
-                cost = paired.difference(result, names[AS_IS], before, before.baseline, short)
+                cost = paired.difference(result, label, before, before.baseline, short)
                 figures |= {} if cost is None else {"eval_short_context_cost": cost.mean}
         return processes().from_leader(figures)
 
@@ -139,10 +126,6 @@ def refuse_unmeasurable(model: nn.Module) -> None:
             "eval_documents out and measure the saved model",
             "eval_documents",
         )
-
-
-UNSCALED = "no schedule, before"
-"""The name of the model without a schedule, before the first step."""
 
 
 def stage(model: nn.Module, step: int) -> str:

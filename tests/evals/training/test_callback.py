@@ -149,7 +149,7 @@ def test_every_measurement_is_a_run_that_report_shows(source, tmp_path):
     runs = sorted((tmp_path / "runs").iterdir())
     assert [run.name for run in runs] == [f"step-{step:06d}" for step in (0, 2, 4)]
     first = ropescale.evals.Result.load(runs[0])
-    own = "no schedule, before"
+    own = "base"
     assert (first.schedules, first.baseline) == (["yarn:factor=4, before", own], own)
     assert "step-000002" in page(load(runs))
     assert ropescale.evals.Result.load(runs[-1]).rows[-1].ppl == callback.measured[4]["eval_ppl_256"]
