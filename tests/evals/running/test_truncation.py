@@ -141,7 +141,7 @@ def test_it_is_written_read_and_continued(tmp_path, monkeypatch):
     told = []
     monkeypatch.setattr("ropescale.evals.progress.Notes.tell", lambda self, line, level=0: told.append(line))
     result = perplexity(llama(), IDS, [64, 150], [YARN], truncation_stride=16, out=tmp_path)
-    (stored,) = index(tmp_path)["truncation"]
+    stored = index(tmp_path)["truncation"]
     assert (stored["length"], stored["stride"]) == (64, 16)
     assert tensors(tmp_path)["truncation @ 64"].tolist() == [each.tolist() for each in result.truncation.nll]
     loaded = Result.load(tmp_path)
