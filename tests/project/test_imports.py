@@ -101,7 +101,8 @@ def test_a_report_needs_neither_torch_nor_transformers(python):
 
 def test_ropescale_and_its_schedules_and_geometry_are_pure_python(python):
     code = "import ropescale, ropescale.lengths, ropescale.schedules\n"
-    code += "print(ropescale.schedules.create('yarn', factor=8)(ropescale.Rope(64, 10000.0, 256), 256))"
+    code += "print(ropescale.schedules.create('yarn', factor=8)(ropescale.Rope(64, 10000.0, 256), 256))\n"
+    code += f"print(ropescale.frequencies({str(CHECKPOINT)!r}, 'yarn:factor=8'))"
     loaded = modules_after(python, code)
     assert "ropescale" in loaded and not loaded & (HEAVY | {"click"})
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from tiny import documents, llama
 
+import ropescale
 from ropescale.evals import perplexity
 from ropescale.evals.backends.fingerprints import describe, parameters_fingerprint
 
@@ -73,6 +74,13 @@ def test_every_byte_counts(dtype, monkeypatch):
         assert parameters_fingerprint(model) != before, (name, at)
         flat[at] ^= 1
     assert parameters_fingerprint(model) == before
+
+
+def test_a_schedule_is_not_part_of_the_weights():
+    model = llama()
+    before = parameters_fingerprint(model)
+    with ropescale.patch(model, "yarn:factor=4"):
+        assert parameters_fingerprint(model) == before
 
 
 @pytest.mark.parametrize("place", ["cpu", "disk"])
