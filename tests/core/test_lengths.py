@@ -17,18 +17,12 @@ def test_a_k_is_1024_tokens_and_an_m_1024_of_them(text: str | int, tokens: int) 
 
 
 NO_LENGTHS = [
-    ("", "'' is not a length; write a number of tokens like 4096, 4k, 128k or 1m"),
-    ("4kk", "'4kk' is not a length"),
-    ("nan", "'nan' is not a length"),
-    ("٤٠٩٦", "is not a length"),
-    (0, "the length 0 is below 1"),
-    ("1.3k", "'1.3k' is 1331.2 tokens; a length is a whole number of tokens"),
-    (True, "not True"),
-    (4096.0, "not 4096.0"),
-    (None, "not None"),
-    pytest.param(10**400, "beyond any context", id="10**400"),
+    ("", "'' is not a length; write a number of tokens like 4096, 4k, 128k or 1m"), ("4kk", "'4kk' is not a length"),
+    ("nan", "'nan' is not a length"), ("٤٠٩٦", "is not a length"), (0, "the length 0 is below 1"),
+    ("1.3k", "'1.3k' is 1331.2 tokens; a length is a whole number of tokens"), (True, "not True"),
+    (4096.0, "not 4096.0"), (None, "not None"), pytest.param(10**400, "beyond any context", id="10**400"),
     (np.array([1, 2]), "not [1, 2]"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("text", "message"), NO_LENGTHS)

@@ -288,15 +288,10 @@ def plans_of(result):
 
 
 CHANGES = [
-    ({"model": llama(1)}, "weights"),
-    ({"model": llama(rms_norm_eps=1e-3)}, "configuration"),
-    ({"bos": 3}, "bos"),
-    ({"stride": 11}, "stride"),
-    ({"batch_tokens": 96}, "batch tokens"),
-    ({"logits_bytes": 2**20}, "logits bytes"),
-    ({"max_docs": 2}, "text, tokens"),
-    ({"model": llama().to(torch.bfloat16)}, "weights, dtype"),
-]
+    ({"model": llama(1)}, "weights"), ({"model": llama(rms_norm_eps=1e-3)}, "configuration"), ({"bos": 3}, "bos"),
+    ({"stride": 11}, "stride"), ({"batch_tokens": 96}, "batch tokens"), ({"logits_bytes": 2**20}, "logits bytes"),
+    ({"max_docs": 2}, "text, tokens"), ({"model": llama().to(torch.bfloat16)}, "weights, dtype"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("change", "sentence"), CHANGES, ids=lambda value: value if isinstance(value, str) else "")

@@ -59,17 +59,12 @@ true | gguf m.gguf YARN | or use a dry run (-o, --dry-run) | gguf m.gguf --dry-r
 true | gguf m.gguf --dry-run --schedule as-is | name a schedule | gguf m.gguf --dry-run YARN
 """
 SHORT = {
-    "INTO": "patch M -o P YARN",
-    "IN_PLACE": "patch M --in-place YARN",
-    "TABLED": "gguf m.gguf -o n.gguf YARN",
+    "INTO": "patch M -o P YARN", "IN_PLACE": "patch M --in-place YARN", "TABLED": "gguf m.gguf -o n.gguf YARN",
     "EVAL": "eval R --data R/config.json --lengths 16 --windows 1",
-    "HAND": "mv M/BACKUP/config.json M; rm -r M/BACKUP",
-    "YARN": "--schedule yarn:factor=2",
-    "BACKUP": "ropescale-backup",
-    "INDEX": "model.safetensors.index.json",
-    "TOKENIZER": "tokenizer_config.json",
+    "HAND": "mv M/BACKUP/config.json M; rm -r M/BACKUP", "YARN": "--schedule yarn:factor=2",
+    "BACKUP": "ropescale-backup", "INDEX": "model.safetensors.index.json", "TOKENIZER": "tokenizer_config.json",
     "CONFIG": "R/config.json",
-}
+}  # fmt: skip
 for _short, _whole in SHORT.items():
     ROWS = ROWS.replace(_short, _whole)
 # What is wrong, the command, the advice, and what is done then; unless that ends with one, the command once more.

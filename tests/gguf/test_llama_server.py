@@ -31,14 +31,11 @@ IDS = tiny_models.document(LENGTH, seed=0)[0].tolist()
 PREFIXES = [LENGTH - 1 - (LENGTH - TRAINED) // 20 * i for i in range(20)][::-1]
 
 OPTIONS = {
-    "yarn": "yarn:factor=4",
-    "yarn, another scale": "yarn:factor=4,attention_factor=1.5",
+    "yarn": "yarn:factor=4", "yarn, another scale": "yarn:factor=4,attention_factor=1.5",
     "yarn, other betas": "yarn:factor=4,beta_fast=8,beta_slow=2",
-    "yarn, a factor that float32 cannot invert": "yarn:factor=7",
-    "linear": "linear:factor=4",
-    "ntk": "ntk:factor=4",
+    "yarn, a factor that float32 cannot invert": "yarn:factor=7", "linear": "linear:factor=4", "ntk": "ntk:factor=4",
     "abf": "abf:rope_theta=50000",
-}
+}  # fmt: skip
 FILES = [
     *((family, OPTIONS[name]) for family in ("llama", "qwen3") for name in ("yarn", "linear", "ntk", "abf")),
     *(("llama", spec) for spec in ("llama3:factor=4", "ntk-by-parts:factor=4")),

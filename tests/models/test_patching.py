@@ -33,19 +33,14 @@ def _quiet() -> None:
 
 # Schedules of one table for every length, as a spec or a function from the number of pairs.
 STATIC: dict[str, Any] = {
-    "linear": "linear:factor=4",
-    "ntk": "ntk:factor=4",
-    "ntk-su": "ntk-su:factor=4",
-    "ntk-mixed": "ntk-mixed:factor=4",
-    "ntk-critical": "ntk-critical:factor=4",
+    **{
+        name: f"{name}:factor=4" for name in "linear ntk ntk-su ntk-mixed ntk-critical ntk-by-parts yarn llama3".split()
+    },
     "abf": "abf:rope_theta=500000",
-    "ntk-by-parts": "ntk-by-parts:factor=4",
-    "yarn": "yarn:factor=4",
     "yarn, mscale": "yarn:factor=4,mscale=1.0,mscale_all_dim=0.5",
     "yarn, no truncation": "yarn:factor=4,truncate=false,beta_fast=4",
     "yarn, attention factor": "yarn:factor=4,attention_factor=1.5",
     "yarn, extrapolation factor": "yarn:factor=4,extrapolation_factor=0.5",
-    "llama3": "llama3:factor=4",
     "proportional": "proportional:partial_rotary_factor=0.5,factor=2",
     "giraffe": "giraffe:scale_power=0.5",
     "giraffe, truncated": "giraffe:truncate=16",

@@ -60,16 +60,11 @@ def lists(pairs: int) -> dict[str, Any]:
 
 
 YARNS: list[dict[str, Any]] = [
-    {"factor": 4.0},
-    {"factor": 16.0, "truncate": False},
-    {"factor": 8.0, "beta_fast": 64.0, "beta_slow": 2.0},
+    {"factor": 4.0}, {"factor": 16.0, "truncate": False}, {"factor": 8.0, "beta_fast": 64.0, "beta_slow": 2.0},
     {"factor": 40.0, "mscale": 0.707, "mscale_all_dim": 0.707},
-    {"factor": 40.0, "mscale": 1.0, "mscale_all_dim": 0.5},
-    {"factor": 8.0, "mscale": 1.0},
-    {"factor": 2.0, "attention_factor": 1.25},
-    {"factor": 1.0},
-    {"factor": 8.0, "beta_fast": 2.0, "beta_slow": 2.0},
-]
+    {"factor": 40.0, "mscale": 1.0, "mscale_all_dim": 0.5}, {"factor": 8.0, "mscale": 1.0},
+    {"factor": 2.0, "attention_factor": 1.25}, {"factor": 1.0}, {"factor": 8.0, "beta_fast": 2.0, "beta_slow": 2.0},
+]  # fmt: skip
 LLAMA3S: list[dict[str, Any]] = [
     {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
     {"factor": 32.0, "low_freq_factor": 2.0, "high_freq_factor": 16.0},

@@ -228,15 +228,11 @@ def a_trainer() -> Names:
     settings = {"max_steps": 2, "per_device_train_batch_size": 1}
     settings |= {"use_cpu": True, "report_to": [], "disable_tqdm": True}
     return {
-        "Trainer": Trainer,
-        "args": TrainingArguments("RUN", **settings),
-        "callback": TrainingCallback("yarn:factor=8"),
-        "documents": documents,
-        "model": AutoModelForCausalLM.from_pretrained("CKPT"),
-        "texts": texts(),
-        "tokenizer": tokenizer,
+        "Trainer": Trainer, "args": TrainingArguments("RUN", **settings),
+        "callback": TrainingCallback("yarn:factor=8"), "documents": documents,
+        "model": AutoModelForCausalLM.from_pretrained("CKPT"), "texts": texts(), "tokenizer": tokenizer,
         "windows": pack(documents, 256, tokenizer.bos_token_id, None),
-    }
+    }  # fmt: skip
 
 
 def codes() -> None:

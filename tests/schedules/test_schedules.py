@@ -161,8 +161,9 @@ def test_longrope_switches_one_token_past_the_trained_length():
     schedule = EXAMPLES["longrope"]
     assert ratios(schedule, length=4096) == pytest.approx([1.0] * PAIRS, rel=1e-14)
     assert ratios(schedule, length=4097) == pytest.approx(GROWING, rel=1e-14)
-    scale = math.sqrt(1 + math.log(8) / math.log(4096))
-    assert sch.compute(schedule, ROPE, 1).attention_scale == sch.compute(schedule, ROPE, 9999).attention_scale == scale
+    for factor in (1, 1.5, 8):
+        scale, lists = math.sqrt(1 + math.log(factor) / math.log(4096)), replace(schedule, factor=factor)
+        assert {sch.compute(lists, ROPE, length).attention_scale for length in (1, 4096, 9999)} == {scale}
 
 
 def test_longrope_with_one_list_does_not_depend_on_the_length():
@@ -206,17 +207,14 @@ def test_resonance_rounds_half_to_even_and_refuses_a_pair_that_turns_more_than_t
         sch.compute(sch.Resonance(sch.Table(inv_freq=(1.0, 13.0))), Rope(4, 1e4, 64))
 
 
-def test_resonance_follows_the_length_where_what_it_holds_does():
+def test_resonance_and_as_is_follow_the_length_where_what_they_hold_or_what_is_there_does():
     assert sch.Resonance(sch.Dynamic(2)).length_dependent is True
     assert sch.Resonance(sch.Yarn(2)).length_dependent is False
-    dynamic_there = replace(ROPE, scaling={"rope_type": "dynamic", "factor": 2.0})
-    assert sch.Resonance(sch.AsIs()).bound(dynamic_there).length_dependent is True
-    assert sch.Resonance(sch.AsIs()).bound(ROPE).length_dependent is False
-
-
-def test_as_is_follows_the_length_where_what_is_there_does():
-    assert sch.AsIs().bound(replace(ROPE, scaling={"rope_type": "dynamic", "factor": 2.0})).length_dependent is True
-    assert sch.AsIs().bound(replace(ROPE, scaling={"rope_type": "linear", "factor": 2.0})).length_dependent is False
+    for kind in ("dynamic", "linear"):
+        there = replace(ROPE, scaling={"rope_type": kind, "factor": 2.0})
+        for schedule in (sch.AsIs(), sch.Resonance(sch.AsIs())):
+            assert schedule.bound(there).length_dependent is (kind == "dynamic")
+            assert schedule.bound(ROPE).length_dependent is False
     assert sch.AsIs().length_dependent is True  # unbound: taking it for static could be wrong
     assert sch.AsIs().rope_parameters(ROPE) == {"rope_type": "default"}
 
@@ -366,13 +364,6 @@ def test_defaults_are_those_of_the_papers():
     for ramped in (sch.NtkByParts(2), sch.Yarn(2)):
         assert (ramped.beta_fast, ramped.beta_slow) == (32, 1)
     assert (sch.Yarn(2).truncate, sch.Yarn(2).extrapolation_factor, sch.Proportional(0.5).factor) == (True, 1, 1)
-
-
-@pytest.mark.parametrize(("factor", "scale"), [(1.0, 1.0), (1.5, math.sqrt(1 + math.log(1.5) / math.log(4096)))])
-def test_longrope_scales_attention_for_every_stretch(factor, scale):
-    ones = (1.0,) * ROPE.pairs
-    schedule = sch.create("longrope", short_factor=ones, long_factor=ones, factor=factor)
-    assert schedule(ROPE, 4096).attention_scale == scale
 
 
 def test_a_ramp_without_width_is_a_step_that_keeps_only_more_turns():

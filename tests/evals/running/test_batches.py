@@ -8,12 +8,9 @@ from hypothesis import assume, given, strategies as st
 from ropescale.evals.scoring.batches import assembled, plan_pass
 
 PLANS = {
-    "tokens": st.lists(st.integers(0, 50), min_size=1, max_size=6),
-    "length": st.integers(2, 20),
-    "stride": st.integers(1, 19),
-    "bos": st.booleans(),
-    "batch_tokens": st.integers(1, 100),
-}
+    "tokens": st.lists(st.integers(0, 50), min_size=1, max_size=6), "length": st.integers(2, 20),
+    "stride": st.integers(1, 19), "bos": st.booleans(), "batch_tokens": st.integers(1, 100),
+}  # fmt: skip
 
 
 @given(**PLANS)

@@ -50,12 +50,9 @@ def test_nll_equals_the_naive_loop_whatever_the_block(logits_bytes):
 
 
 SCALED = [
-    ("gemma2", {"final_logit_softcapping": 2.0}),
-    ("cohere", {"tie_word_embeddings": False, "logit_scale": 0.25}),
-    ("granite", {"logits_scaling": 8.0}),
-    ("gpt_neox", {}),
-    ("gpt2", {}),
-]
+    ("gemma2", {"final_logit_softcapping": 2.0}), ("cohere", {"tie_word_embeddings": False, "logit_scale": 0.25}),
+    ("granite", {"logits_scaling": 8.0}), ("gpt_neox", {}), ("gpt2", {}),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("model_type", "changes"), SCALED)
