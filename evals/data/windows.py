@@ -300,7 +300,7 @@ def _of_document(document: Document, size: int, most: int | None) -> Cut:
     windows = [document.part(start, start + size) for start in starts]
     if ends is None:
         return Cut(windows, count * size, tokens, in_bytes=False)
-    return Cut(windows, sum(int(each.sizes.sum()) for each in windows), int(ends[-1]) if tokens else 0)
+    return Cut(windows, sum(each.size for each in windows), document.size)
 
 
 # --- Texts ---
@@ -315,13 +315,13 @@ def _spread(text: Text, encoder: TextEncoder, size: int, most: int) -> list[Docu
         tokens = encoder.first(text.encoded, size, start)
         if len(tokens) == size:
             windows.append(_document(text, tokens, start))
-            reached = start + int(windows[-1].sizes.sum())
+            reached = start + windows[-1].size
     return windows
 
 
 def _of_text(text: Text, windows: Sequence[Document]) -> Cut:
     known = all(each.byte_ends is not None for each in windows)
-    return Cut(windows, sum(int(each.sizes.sum()) for each in windows) if known else None, text.size)
+    return Cut(windows, sum(each.size for each in windows) if known else None, text.size)
 
 
 def _whole(text: Text, encoder: TextEncoder, size: int, most: int | None, placed: bool) -> Cut | None:
@@ -341,4 +341,4 @@ def _whole(text: Text, encoder: TextEncoder, size: int, most: int | None, placed
 
 
 def _document(text: Text, tokens: Encoded, start: int) -> Document:
-    return Document(text.name, tokens.ids.tolist(), tokens.byte_ends, text.sha256, offset=start)
+    return Document(text.name, tokens.listed(), tokens.byte_ends, text.sha256, offset=start)

@@ -112,8 +112,10 @@ class FarRepeats(Metric[Stored, RepeatsRow]):
     def reduce(self, stored: Stored) -> list[RepeatsRow]:
         """Returns a row for every schedule at every length beyond the distance."""
         distance = distance_of(stored)
+        if distance is None or distance >= stored.lengths[-1]:
+            return []
         far = masks_of(stored, distance)
-        if distance is None or not far:
+        if not far:
             return []
         return [_row(stored, *key, distance, far) for key in stored.read_from if key[1] > distance]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -339,7 +339,7 @@ def to_bytes(stored: Stored) -> bytes:
     counted = zip(stored.identified, stored.windows_per_text, strict=True)
     index = {
         "bos": stored.bos,
-        "documents": [asdict(each) | {"windows": count} for each, count in counted],
+        "documents": [vars(each) | {"windows": count} for each, count in counted],
         "passes": [entry(run, run.schedule, run.lengths[-1]) for run in stored.passes],
         "divergences": [entry(each, each.schedule, each.length) for each in stored.divergences],
         "truncation": cut and entry(cut, TRUNCATION, cut.length),

@@ -118,10 +118,11 @@ def assembled(plan: BatchPlan[Feed], finished: Mapping[int, Arrays], name: str) 
     for batch in plan.batches:
         ends = np.cumsum([feed.window.count for feed in batch.feeds])
         pieces += zip(batch.feeds, np.split(finished[batch.number][name], ends[:-1]), strict=True)
-    found = [[np.empty(0, np.float32)] for _ in plan.sizes]
+    found: list[list[np.ndarray]] = [[] for _ in plan.sizes]
     for feed, numbers in sorted(pieces, key=lambda piece: piece[0].window.start):
         found[feed.document].append(numbers)
-    return [np.concatenate(each) for each in found]
+    empty = np.empty(0, np.float32)
+    return [each[0] if len(each) == 1 else np.concatenate([empty, *each]) for each in found]
 
 
 def plan_pass(
