@@ -37,10 +37,11 @@ Tensor = torch.Tensor | Callable[[], torch.Tensor]
 """A tensor, or a function that loads it."""
 
 
-def describe(model: PreTrainedModel, path: str | os.PathLike[str] | None = None) -> ModelFacts:
+def describe(model: PreTrainedModel, path: str | os.PathLike[str] | None, attention: str) -> ModelFacts:
     """Returns the "model" part of results.json.
 
     Args:
+        attention: the name of the attention that runs.
         path: the checkpoint's folder, whose weight files are hashed. Without a folder (for a model built or changed in
             memory), or for a model with adapters, the live tensors are hashed instead.
     """
@@ -53,6 +54,7 @@ def describe(model: PreTrainedModel, path: str | os.PathLike[str] | None = None)
         "weights": files_fingerprint(folder) if folder and not adapters(model) else parameters_fingerprint(model),
         "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
         "device": _device_name(device_of(model)),
+        "attention": attention,
         "parameters": sum(p.numel() for p in model.parameters()),
         "vocabulary": embedding_shape(model)[0],
         "as_is": f"the {'folder' if folder else 'model'} as it is",

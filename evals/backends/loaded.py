@@ -183,8 +183,7 @@ class LoadedModel(Backend):
         """The "model" part of results.json, before any schedule; the weights are hashed once."""
         is_left_out = self._as_is.is_unpatched and bool(of_own_patch(self.model))
         with self._as_is.applied():
-            found = fingerprints.describe(self.model, self._path)
-        found["attention"] = self.scorer.kernel
+            found = fingerprints.describe(self.model, self._path, self.scorer.kernel)
         if is_left_out:
             found["as_is"] = "the model without its patch"
         return found

@@ -143,6 +143,7 @@ def _fused(
         window_size=(window - 1, 0),
         enable_gqa=True,
     )
+    assert isinstance(found, torch.Tensor)
     return found.view(windows, positions, heads, -1)
 
 
