@@ -36,11 +36,12 @@ def _recommended(stored: Stored, ppl: dict[str, float], few: str) -> str:
     The sentence also contains the perplexities of the baseline, of the best changed schedule, and of truncation.
     """
     longest = stored.lengths[-1]
-    of_schedules, ppl = min(ppl, key=ppl.__getitem__), dict(ppl)
+    of_schedules = min(ppl, key=ppl.__getitem__)
+    ppl = dict(ppl)
     if longest in stored.truncated_losses:
         ppl[TRUNCATION] = exp(stored.truncated_losses[longest])
     first, *others = sorted(ppl, key=ppl.__getitem__)
-    not_apart = [label for label in stored.ranked if label not in (of_schedules, *_above(stored, of_schedules))]
+    not_apart = _not_apart(stored, of_schedules)
     past = {row.schedule: row.change.sign for row in METRIC.rows(stored) if row.tokens == PAST and row.schedule in ppl}
     if first == TRUNCATION:
         rivals = [label for label, sign in past.items() if sign != 1]
@@ -86,10 +87,14 @@ def _changed(stored: Stored, ppl: dict[str, float]) -> str | None:
     return min((label for label in stored.ranked if label != stored.baseline), key=ppl.__getitem__, default=None)
 
 
-def _above(stored: Stored, schedule: str) -> list[str]:
-    """Returns the schedules whose loss at the longest length is shown to be above that of ``schedule``."""
-    changes = {label: change_of(stored, label, schedule, stored.lengths[-1]) for label in stored.ranked}
-    return [label for label, change in changes.items() if change and change.sign == 1]
+def _not_apart(stored: Stored, schedule: str) -> list[str]:
+    """Returns the other schedules whose loss at the longest length is not shown to be above that of ``schedule``."""
+    labels = []
+    for label in stored.ranked:
+        change = change_of(stored, label, schedule, stored.lengths[-1])
+        if label != schedule and not (change and change.sign == 1):
+            labels.append(label)
+    return labels
 
 
 def _gain_and_cost(stored: Stored, ppl: dict[str, float], few: str) -> str:
@@ -97,12 +102,11 @@ def _gain_and_cost(stored: Stored, ppl: dict[str, float], few: str) -> str:
     schedule, baseline = _changed(stored, ppl), stored.baseline
     if schedule is None:
         return ""
-    short = short_length(stored.lengths, stored.trained_length)
-    lengths = [length for length in dict.fromkeys([stored.lengths[-1], short]) if length]
-    changes = {length: change_of(stored, schedule, baseline, length) for length in lengths}
-    parts = [
-        effect(change, "gains", "costs", f"at {length:,} tokens", few) for length, change in changes.items() if change
-    ]
+    parts = []
+    for length in dict.fromkeys([stored.lengths[-1], short_length(stored.lengths, stored.trained_length)]):
+        change = change_of(stored, schedule, baseline, length)
+        if change:
+            parts.append(effect(change, "gains", "costs", f"at {length:,} tokens", few))
     return _compared(stored, few, stored.markdown_name(baseline), schedule, parts)
 
 

@@ -245,7 +245,7 @@ def held(stored: Stored, documents: int, windows: int) -> str:
     number = stored.data["documents"]
     said = f", in {documents:,} of {number:,} document{'s' * (number != 1)}"
     if not stored.sliding:
-        number = stored.data.get("windows", number)
-        said += f", {windows:,} of {number:,} window{'s' * (number != 1)}"
-    few = intervals.over_documents(documents) if documents < stored.data["documents"] else ""
-    return said + (f"; their interval {few}" if few else "")
+        pieces = stored.data.get("windows", number)
+        said += f", {windows:,} of {pieces:,} window{'s' * (pieces != 1)}"
+    few = intervals.over_documents(documents) if documents < number else ""
+    return f"{said}; their interval {few}" if few else said

@@ -145,13 +145,11 @@ def log_ticks(axes: Axes) -> None:
 
     low, high = axes.get_ylim()
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    for steps in ((1,), (1, 3), (1, 2, 5)):
-        every = [step * 10.0**decade for decade in decades for step in steps]
-        shown = [each for each in every if low <= each <= high]
-        if len(shown) >= LEAST_TICKS:
-            break
-    else:
-        shown = [each for each in MaxNLocator(6).tick_values(low, high) if low <= each <= high]
+    choices = [[step * 10.0**decade for decade in decades for step in steps] for steps in ((1,), (1, 3), (1, 2, 5))]
+    shown: list[float] = []
+    for ticks in [*choices, MaxNLocator(6).tick_values(low, high)]:
+        if len(shown) < LEAST_TICKS:
+            shown = [each for each in ticks if low <= each <= high]
     shown = shown[:: -(-len(shown) // 9)]
     axes.set_yticks(shown, [f"{each:,.10g}" if each < 1e6 else f"{each:.0e}" for each in shown])
     axes.set_yticks([], minor=True)

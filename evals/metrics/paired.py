@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ...output.formatting import markdown
@@ -74,12 +74,12 @@ class Paired(Metric[Stored, PairedRow]):
 
     def to_markdown(self, stored: Stored) -> list[str]:
         """Returns the table of changes at every length, and the short-context cost."""
-        rows = {(row.schedule, row.length): row for row in self.rows(stored)}
+        rows = self.rows(stored)
         if not rows:
             return []
         what = f"nats per token; {rests_on(stored)}; {EACH}"
         title = f"Change in NLL against {stored.markdown_name(stored.baseline)} on the same tokens ({what}):"
-        cells = [(stored.named(row.schedule), row.length, change_cell(row.change)) for row in rows.values()]
+        cells = [(stored.named(row.schedule), row.length, change_cell(row.change)) for row in rows]
         return [title, table("change", cells), *_short_context(stored, rows)]
 
 
@@ -100,13 +100,11 @@ def _compared(stored: Stored, schedule: str, length: int) -> list[float | None]:
     found = _divergence(stored, schedule, length)
     if found is None:
         return []
-    counts = stored.counts(stored.read_from[schedule, length], length)
-    both = ((found.kl, math.inf), (found.same, 1.0))
-    means = [
-        mean_of(stored, [each[:n] for each, n in zip(stored.wanted(values), counts, strict=True)], most)
-        for values, most in both
-    ]
-    return [bound for each in means if each for bound in (each.mean, each.low, each.high)]
+    bounds = []
+    for values, most in ((found.kl, math.inf), (found.same, 1.0)):
+        mean = mean_of(stored, [each[: stored.at_most(length)] for each in stored.wanted(values)], most)
+        bounds += [mean.mean, mean.low, mean.high] if mean else []
+    return bounds
 
 
 def _divergence(stored: Stored, schedule: str, length: int) -> Divergence | None:
@@ -115,9 +113,9 @@ def _divergence(stored: Stored, schedule: str, length: int) -> Divergence | None
     A comparison at a longer length is used only if both lengths belong to the same pass.
     """
     both = [stored.read_from[label, length].lengths for label in (schedule, stored.baseline)]
-    for made in (divergence for divergence in stored.divergences if divergence.schedule == schedule):
+    for made in stored.divergences:
         longer = length < made.length and all(made.length in lengths for lengths in both)
-        if made.length == length or (longer and not stored.sliding):
+        if made.schedule == schedule and (made.length == length or (longer and not stored.sliding)):
             return made
     return None
 
@@ -127,7 +125,7 @@ def short_length(lengths: Iterable[int], trained: int | None) -> int | None:
     return max((length for length in lengths if trained and length <= trained), default=None)
 
 
-def _short_context(stored: Stored, rows: dict[tuple[str, int], PairedRow]) -> list[str]:
+def _short_context(stored: Stored, rows: Sequence[PairedRow]) -> list[str]:
     """Returns a table of the cost within the trained length, or a sentence that explains why the cost is unknown.
 
     Empty if predictions were not compared, because the table of changes already has the change in loss.
@@ -139,11 +137,11 @@ def _short_context(stored: Stored, rows: dict[tuple[str, int], PairedRow]) -> li
     short = short_length(stored.lengths, trained)
     if short is None:
         return [f"The short-context cost is unknown: no length up to the trained {trained:,} was measured."]
-    if all(row.kl is None for (_, length), row in rows.items() if length == short):
+    shown = [row for row in rows if row.length == short]
+    if all(row.kl is None for row in shown):
         return []
     header = ["schedule", f"cost at {short:,} (nats)", "mean KL (nats)", "same top-1"]
-    shown = [label for label in stored.schedules if (label, short) in rows]
-    lines = [[stored.markdown_name(label), *short_cells(rows[label, short])] for label in shown]
+    lines = [[stored.markdown_name(row.schedule), *short_cells(row)] for row in shown]
     where = f"trained at {trained:,} tokens ({rests_on(stored)})"
     title = f"Short-context cost against {stored.markdown_name(stored.baseline)}, {where}:"
     return [title, markdown(header, lines, right=range(1, len(header)))]

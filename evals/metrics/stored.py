@@ -213,11 +213,9 @@ class Stored(Measured):
         """The pass that contains the losses of each schedule and length: schedules in order, lengths ascending."""
         return {(run.schedule, length): run for run in self.passes for length in run.lengths}
 
-    def counts(self, run: Pass, length: int) -> list[int]:
-        """Returns, per window, the number of tokens that a pass scores at a length."""
-        if self.sliding:
-            return [len(nll) for nll in run.nll]
-        return [prefix(length, self.bos).count] * len(run.nll)
+    def at_most(self, length: int) -> int | None:
+        """Returns the largest number of tokens of a window at a length; None for sliding windows, which score all."""
+        return None if self.sliding else prefix(length, self.bos).count
 
     def losses(self, schedule: str, length: int) -> list[np.ndarray]:
         """Returns, per window, the losses of the tokens at a length, fp32; NaN for tokens that do not count.
@@ -231,8 +229,7 @@ class Stored(Measured):
         if schedule == TRUNCATION:
             return self.truncated(length) or []
         self.refuse_unmeasured(schedule, length)
-        run = self.read_from[schedule, length]
-        return [nll[:count] for nll, count in zip(self.wanted(run.nll), self.counts(run, length), strict=True)]
+        return [nll[: self.at_most(length)] for nll in self.wanted(self.read_from[schedule, length].nll)]
 
     def refuse_unmeasured(self, schedule: str, length: int | None = None) -> None:
         """Raises an error that names the measured schedules, or lengths, if this one is not among them."""

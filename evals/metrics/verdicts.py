@@ -144,7 +144,7 @@ def _differences(stored: Stored) -> Differences:
     return found
 
 
-def change_of(stored: Stored, schedule: str, against: str, length: int, tokens: str = WHOLE) -> Average | None:
+def change_of(stored: Stored, schedule: str, against: str, length: int | None, tokens: str = WHOLE) -> Average | None:
     """Returns the difference of a schedule's loss from another's, as verdicts use it; None if there is no such row."""
     for row in METRIC.rows(stored):
         if (row.length, row.tokens) == (length, tokens):

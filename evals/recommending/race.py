@@ -21,7 +21,7 @@ from itertools import accumulate, pairwise, permutations
 import numpy as np
 
 from ..metrics.stored import Stored, part_of
-from ..statistics.intervals import CONCLUSIVE, LEVEL, Average, Estimate
+from ..statistics.intervals import CONCLUSIVE, LEVEL, Average, Estimate, familywise
 
 SHARES = (1 / 10, 1 / 4, 1 / 2, 1.0)
 """The cumulative share of the race's text that is measured after each round."""
@@ -184,10 +184,15 @@ def survivors(losses: Stored, weights: Mapping[int, float], candidates: Sequence
             best one.
     """
     ordered = ranked(losses, weights, candidates)
-    least, limit = math.ceil(2 / 3 * most * len(ordered)), math.ceil(most * len(ordered))
-    level = LEVEL ** (1 / max(1, len(ordered) - 1))
-    lows = ((each, estimate(losses, weights, each, ordered[0], level).low) for each in ordered[least:limit])
-    return [*ordered[:least], *(each for each, low in lows if low is None or low <= 0)]
+    least = math.ceil(2 / 3 * most * len(ordered))
+    limit = math.ceil(most * len(ordered))
+    level = familywise(len(ordered) - 1)
+    kept = ordered[:least]
+    for each in ordered[least:limit]:
+        low = estimate(losses, weights, each, ordered[0], level).low
+        if low is None or low <= 0:
+            kept.append(each)
+    return kept
 
 
 @dataclass(frozen=True)
@@ -275,5 +280,6 @@ def _weighted(stored: Stored, weights: Mapping[int, float], one: str, other: str
         if other:
             totals = totals.minus(stored.totals(other, length))
         scale = weight / max(1, sum(totals.counts))
-        sums, shares = sums + scale * np.array(totals.sums), shares + scale * np.array(totals.counts)
+        sums = sums + scale * np.array(totals.sums)
+        shares = shares + scale * np.array(totals.counts)
     return sums.tolist(), shares.tolist()

@@ -21,7 +21,7 @@ from ..checking import Parsed
 from ..data.windows import windows_by_document
 from ..facts import AS_IS, positions_of
 from ..metrics.stored import part_of
-from ..parallel.processes import Group, World
+from ..parallel.processes import Group
 from ..results.result import Result
 from ..running.corpus import Corpus
 from ..running.options import PerplexityOptions
@@ -66,7 +66,6 @@ class RecommendRun:
         self.rounds: list[Round] = []
         self.finalists: list[str] = []
         self.fed = 0
-        self._store, self._group = Store(), Group(World())
         reading = replace(options.text, truncation=None, truncation_stride=None)
         self.whole = self._measurement(self._part(everything, reading), candidates.specs)
         self.losses = self.whole.result()
@@ -77,20 +76,20 @@ class RecommendRun:
         """The completed part of the run, as text; "" if the run is not finished."""
         return "the decision" if self.finalists else ""
 
-    def run(self, store: Store | None = None, group: Group | None = None) -> None:
+    def run(self, store: Store, group: Group) -> None:
         """Measures everything that is not in the store yet.
 
         Args:
             store: the store of finished batches.
             group: the processes that share the work.
         """
-        self._store, self._group = store or self._store, group or self._group
-        last, known = self._store.last, self.batch_tokens
+        self._store, self._group = store, group
+        last, known = store.last, self.batch_tokens
         # Batches of a different size would not match the stored ones.
         if self.options.text.batch_tokens is None and last.get("whole") == self.whole.facts:
             before = last.get("batch_tokens")
             known = before if isinstance(before, int) else known
-        self.batch_tokens = self._group.from_leader(known)
+        self.batch_tokens = group.from_leader(known)
         if last:
             self.notes.tell("finished parts in the folder are not measured again")
         self._announce()
@@ -105,7 +104,8 @@ class RecommendRun:
             self._measure(finalists, self.held_out, "held-out text", stride)
         elif stride:  # the race has read all the text
             self._measure([AS_IS], self.held_out, "truncation", stride)
-        self.rounds, self.finalists = rounds, finalists
+        self.rounds = rounds
+        self.finalists = finalists
 
     def planned(self) -> Parsed:
         """Returns the part of results.json that is known before the run."""

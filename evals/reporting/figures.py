@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import io
 import itertools
-import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -99,13 +98,13 @@ def against_length(series: Sequence[Series], key: str) -> tuple[str, str]:
     """
     lines, cells, stem = {}, [], key.removesuffix("_nll")
     for each in series:
-        rows = [*each.result.rows, *truncated(each.result)]
-        own = [row for row in rows if row.schedule == each.schedule and getattr(row, key, None) is not None]
-        for row in own:
-            point = getattr(row, key), getattr(row, f"{stem}_low", None), getattr(row, f"{stem}_high", None)
-            lines.setdefault(each, []).append((row.length, *point))
+        for row in [*each.result.rows, *truncated(each.result)]:
+            value, low, high = (getattr(row, name, None) for name in (key, f"{stem}_low", f"{stem}_high"))
+            if row.schedule != each.schedule or value is None:
+                continue
+            lines.setdefault(each, []).append((row.length, value, low, high))
             has_bounds = key in ("ppl", "tail_nll")
-            text = interval_cell(*point, row.interval) if has_bounds else digits(point[0], 4)
+            text = interval_cell(value, low, high, row.interval) if has_bounds else digits(value, 4)
             cells.append((each.label, row.length, text))
     if not lines:
         return "", ""
@@ -128,26 +127,24 @@ def positions(series: Sequence[Series]) -> str:
     return _by_length("position", lines, "loss (nats per token)", by_position.axis_of(bins.values()))
 
 
-def frequencies(series: Sequence[Series]) -> str:
-    """Returns the figure of each pair's wavelength; "" if no run has its tables."""
-    lines = []
-    for each in series:
-        own = {run.table_sha256 for run in each.result.passes if run.schedule == each.schedule}
-        for layer in itertools.chain.from_iterable(each.result.tables.get(sha, {}).values() for sha in sorted(own)):
-            waves = {pair: 2 * math.pi / f for pair, f in enumerate(layer["inv_freq"]) if f > 0}
-            lines.append((each.number, "", waves))
-    trained = {each.trained for each in series if each.trained}
-    return _by_pair("frequency", lines, "wavelength (tokens)", sorted(trained)) if lines else ""
-
-
 def divisors(name: str, rows: Sequence[Mapping[str, Any]]) -> str:
     """Returns the figure of what a search divides each pair's frequency by, at its start and at its end."""
+    from matplotlib.ticker import MaxNLocator
+
     kinds = itertools.product(dict.fromkeys(row["layers"] for row in rows), ("start", "found"))
-    lines = []
-    for number, (layers, kind) in enumerate(kinds):
-        values = {row["pair"]: row[kind] for row in rows if row["layers"] == layers}
-        lines.append((number, f"{layers}: {kind}", values))
-    return _by_pair(name, lines, "frequency divided by")
+    with in_style(6, 3.9, **{"font.size": 10}) as figure:
+        axes = figure.subplots()
+        for number, (layers, kind) in enumerate(kinds):
+            own = [row for row in rows if row["layers"] == layers]
+            style = drawing.style_of(number) | {"markersize": 4, "label": f"{layers}: {kind}"}
+            axes.plot([row["pair"] for row in own], [row[kind] for row in own], **style)
+        axes.set_yscale("log")
+        drawing.log_ticks(axes)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.set_xlabel("pair (0 turns fastest)")
+        axes.set_ylabel("frequency divided by")
+        axes.legend()
+    return svg(figure, name)
 
 
 def _by_length(name: str, lines: Lines, y: str, x: Axis | None = None, log: bool = False, sides: bool = False) -> str:
@@ -174,29 +171,6 @@ def _colour_sides(axes: Axes) -> None:
     for end, colour, word, side in zip(axes.get_ylim(), ("green", "vermilion"), ("better", "worse"), ("bottom", "top")):
         axes.axhspan(0, end, color=COLOURS[colour], alpha=0.12, linewidth=0, zorder=0)
         axes.annotate(word, (1, end), (-4, 0), ("axes fraction", "data"), "offset points", ha="right", va=side)
-
-
-def _by_pair(
-    name: str, lines: Sequence[tuple[int, str, Mapping[int, float]]], y: str, trained: Iterable[int] = ()
-) -> str:
-    """Returns a figure of a positive number per pair, with lines across it at the trained lengths."""
-    from matplotlib.ticker import MaxNLocator
-
-    with in_style(6, 3.9, **{"font.size": 10}) as figure:
-        axes = figure.subplots()
-        for number, label, values in lines:
-            style = {**drawing.style_of(number), "markersize": 4, "gid": f"series-{number}"}
-            axes.plot([*values], [*values.values()], label=label, **style)
-        axes.set_yscale("log")
-        drawing.log_ticks(axes)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.set_xlabel("pair (0 turns fastest)")
-        axes.set_ylabel(y)
-        for each in trained:
-            axes.axhline(each, color="#555555", linewidth=1, linestyle="--", zorder=0)
-        if any(label for _, label, _ in lines):
-            axes.legend()
-    return svg(figure, name)
 
 
 def spent(name: str, history: Sequence[Mapping[str, Any]]) -> str:

@@ -121,7 +121,6 @@ def _sections(series: Sequence[Series]) -> dict[str, object]:
         "base": firsts[0].number,
         "truncation": figures.changes("truncation", figures.against_truncation(schedules)),
         "position": figures.positions(schedules),
-        "frequency": figures.frequencies(schedules),
     }
 
 

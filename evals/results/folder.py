@@ -243,8 +243,7 @@ def write(folder: Path, results: Mapping[str, object], files: Mapping[str, bytes
         if any(not name or "/" in name or name.startswith(".") for name in listed_there):
             raise CheckpointError(f"{folder / RESULTS} lists files outside the folder; {ELSEWHERE}")
         digests = {name: [sha256(content)] for name, content in files.items()}
-        names = [*digests, *(name for name in listed_there if name not in digests)]
-        known = {name: [*digests.get(name, []), *listed_there.get(name, [])] for name in names}
+        known = {name: digests.get(name, []) + listed_there.get(name, []) for name in {**digests, **listed_there}}
         with ExitStack() as written:  # first all files beside their places, because the disk may be full
             for name, content in files.items():
                 written.enter_context(atomic_path(folder / name)).write_bytes(content)
@@ -252,8 +251,8 @@ def write(folder: Path, results: Mapping[str, object], files: Mapping[str, bytes
             begun.write_bytes(sealed({**results, "files": known}).encode())
             if there is None:
                 _move_foreign_aside(folder / RESULTS, [])
-            for name in names:
-                _move_foreign_aside(folder / name, known[name])
+            for name, hashes in known.items():
+                _move_foreign_aside(folder / name, hashes)
         for name in listed_there.keys() - files.keys():  # a metric or picture that the new results lack
             (folder / name).unlink(missing_ok=True)
         atomic_write(folder / RESULTS, sealed({**results, "files": digests}))

@@ -149,7 +149,9 @@ class Result(Stored, Saved):
             parts.append(f"All sources ({rests_on(self)}):")
         parts += self.tables_of_metrics()
         for name, part in self.by_source.items():
-            parts += [f"{escaped(name)} ({part.extent}):", verdicts.worse_than_a_guess(part), *part.tables_of_metrics()]
+            few = "" if part._blocks else intervals.over_documents(part.data["documents"])
+            extent = f"{rests_on(part)}; their interval {few}" if few else rests_on(part)
+            parts += [f"{escaped(name)} ({extent}):", verdicts.worse_than_a_guess(part), *part.tables_of_metrics()]
         return "\n\n".join(filter(None, [*parts, *definitions(self.short_names), self.protocol_line()]))
 
     def sentences(self) -> list[str]:
@@ -246,12 +248,6 @@ class Result(Stored, Saved):
             return f"no interval (± -): it needs {least}"
         few = intervals.over_documents(self.data["documents"])
         return f"± or (low to high) is the {self.protocol['interval']} interval{f', which {few}' if few else ''}"
-
-    @property
-    def extent(self) -> str:
-        """The sample behind a source's tables, as text; with few documents, also the coverage of the interval."""
-        few = "" if self._blocks else intervals.over_documents(self.data["documents"])
-        return "; their interval ".join(filter(None, [rests_on(self), few]))
 
     @property
     def share(self) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -35,21 +36,21 @@ def heat_maps(
     """
     schedules, parts, lengths = ([*dict.fromkeys(keys)] for keys in zip(*cells, strict=True))
     losses = [loss for _, loss in cells.values()]
-    width, height = max(2.2, 0.5 + 0.52 * len(lengths)), max(1.9, 0.9 + 0.27 * len(parts))
+    width = max(2.2, 0.5 + 0.52 * len(lengths))
+    height = max(1.9, 0.9 + 0.27 * len(parts))
     inside = sum(length <= trained for length in lengths)
-    is_marked, missing = 0 < inside < len(lengths), (float("nan"), float("nan"))
+    is_marked = 0 < inside < len(lengths)
+    missing = (math.nan, math.nan)
     with in_style(2.9 + 2 * width, 0.8 + height * len(schedules), **{"axes.grid": False}) as figure:
         panels = figure.subplots(len(schedules), 2, squeeze=False)
         kinds = (
-            ("accuracy", COLOURS, (0.0, 1.0), "{:.2f}"),
-            ("answer NLL (nats)", f"{COLOURS}_r", (min(losses), max(losses)), "{:.1f}"),
+            ("accuracy", COLOURS, 0.0, 1.0, "{:.2f}"),
+            ("answer NLL (nats)", f"{COLOURS}_r", min(losses), max(losses), "{:.1f}"),
         )
-        for column, (label, colours, scale, form) in enumerate(kinds):
+        for column, (label, *style) in enumerate(kinds):
             for axes, schedule in zip(panels[:, column], schedules, strict=True):
-                values = [
-                    [cells.get((schedule, part, length), missing)[column] for length in lengths] for part in parts
-                ]
-                _heat_map(axes, values, colours, scale, form)
+                rows = [[cells.get((schedule, part, length), missing) for length in lengths] for part in parts]
+                _heat_map(axes, np.array(rows)[:, :, column], *style)
                 axes.set_xticks(range(len(lengths)), [tokens(length) for length in lengths], fontsize=8)
                 axes.set_yticks(range(len(parts)), [short(part, 20) for part in parts], fontsize=8)
                 axes.set_title(short(name(schedule), 30), loc="left", fontsize=9)
@@ -63,14 +64,11 @@ def heat_maps(
     return figure
 
 
-def _heat_map(
-    axes: Axes, values: Sequence[Sequence[float]], colours: str, scale: tuple[float, float], form: str
-) -> None:
-    """Draws cells with their numbers. Missing cells of an interrupted run (NaN) have no number."""
-    image = axes.imshow(values, cmap=colours, vmin=scale[0], vmax=scale[1], aspect="auto")
-    for y, line in enumerate(values):
-        for x, value in enumerate(line):
-            if value == value:
-                red, green, blue, _ = image.to_rgba(np.array(value))
-                colour = "black" if 0.3 * red + 0.6 * green + 0.1 * blue > 0.5 else "white"
-                axes.text(x, y, form.format(value), ha="center", va="center", fontsize=7, color=colour)
+def _heat_map(axes: Axes, values: np.ndarray, colours: str, least: float, most: float, form: str) -> None:
+    """Draws cells, [rows, columns], with their numbers. Missing cells of an interrupted run (NaN) have no number."""
+    image = axes.imshow(values, cmap=colours, vmin=least, vmax=most, aspect="auto")
+    for (y, x), value in np.ndenumerate(values):
+        if not np.isnan(value):
+            red, green, blue, _ = image.to_rgba(np.array(value))
+            colour = "black" if 0.3 * red + 0.6 * green + 0.1 * blue > 0.5 else "white"
+            axes.text(x, y, form.format(value), ha="center", va="center", fontsize=7, color=colour)

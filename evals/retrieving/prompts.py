@@ -115,7 +115,8 @@ class _Maker:
 
         A text whose beginning merges with the full stop is encoded without the full stop.
         """
-        given, first = list(texts), len(self._stop)
+        given = list(texts)
+        first = len(self._stop)
         encoded = self.tokenizer([f".{text}" for text in given], add_special_tokens=False, verbose=False)["input_ids"]
         return [
             list(ids[first:]) if list(ids[:first]) == self._stop else self.beginning(text)
@@ -124,7 +125,8 @@ class _Maker:
 
     def prompt(self, length: int, depth: float, trial: int, dice: Dice) -> Prompt:
         """Makes a prompt that hides a number at a depth, and asks for it."""
-        number, key = str(10 ** (DIGITS - 1) + dice.below(9 * 10 ** (DIGITS - 1))), " The pass key is"
+        number = str(10 ** (DIGITS - 1) + dice.below(9 * 10 ** (DIGITS - 1)))
+        key = " The pass key is"
         alone, question, sentence = self.sentences([key, f"{key} {number}", f"{key} {number}."])
         # The number's first token may include the space.
         before = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(alone, question))))
@@ -151,7 +153,9 @@ class _Maker:
 
     def _filling(self, dice: Dice, room: int) -> list[list[int]]:
         """Returns the end of a sentence followed by whole sentences, ``room`` tokens in total."""
-        stream, sentences, size = random_sentences(dice), [], 0
+        stream = random_sentences(dice)
+        sentences: list[list[int]] = []
+        size = 0
         while size < room:
             for ids in self.sentences(islice(stream, 16)):
                 if ids and size < room:

@@ -188,8 +188,7 @@ class Accuracy(Metric["Retrieval", AccuracyRow]):
         """Returns for each schedule and length one row over all prompts, and one for each depth or task."""
         depths = sorted({answer.depth for answer in stored.answers if answer.depth is not None})
         parts = [(None, None), *((None, depth) for depth in depths), *((task, None) for task in stored.tasks)]
-        found = (_accuracy(stored, *key, *part) for key in stored.tables for part in parts)
-        return [row for row in found if row is not None]
+        return [row for key in stored.tables for part in parts for row in _accuracy(stored, *key, *part)]
 
     def to_markdown(self, stored: Retrieval) -> list[str]:
         """Returns a table of accuracies and a table of NLLs, over all depths or tasks."""
@@ -275,25 +274,26 @@ ACCURACY, PAIRED, EFFECTIVE = Accuracy(), PairedLoss(), EffectiveLength()
 
 def _accuracy(
     stored: Retrieval, schedule: str, length: int, task: str | None, depth: float | None
-) -> AccuracyRow | None:
-    """Returns the row for one task or depth, or for all answers; None if there are no answers.
+) -> list[AccuracyRow]:
+    """Returns the row for one task or depth, or for all answers; [] if there are no answers.
 
     The interval of a mean over T tasks is computed for ``n = T^2 / sum 1/n_t`` answers, whose mean has the same
     variance.
     """
-    of_all = stored.by_length[schedule, length]
-    answers: list[Answer] = [each for each in of_all if task in (None, each.task) and depth in (None, each.depth)]
-    if not answers:
-        return None
     scores: dict[str, list[Fraction]] = {}
-    for answer in answers:
-        scores.setdefault(answer.task, []).append(Fraction(answer.score))
+    losses: list[float] = []
+    for answer in stored.by_length[schedule, length]:
+        if task in (None, answer.task) and depth in (None, answer.depth):
+            scores.setdefault(answer.task, []).append(Fraction(answer.score))
+            losses.append(answer.nll)
+    if not losses:
+        return []
     count = len(scores) ** 2 / sum(Fraction(1, len(of_task)) for of_task in scores.values())
     accuracy = sum(sum(of_task) / len(of_task) for of_task in scores.values()) / len(scores)
     low, high = wilson(float(accuracy * count), float(count))
-    nll = ratio([answer.nll for answer in answers], [1] * len(answers)).within(0)
-    place = (schedule, stored.tables[schedule, length], length, task, len(scores), depth, len(answers))
-    return AccuracyRow(*place, float(accuracy), low, high, nll.mean, nll.low, nll.high)
+    nll = ratio(losses, [1] * len(losses)).within(0)
+    place = (schedule, stored.tables[schedule, length], length, task, len(scores), depth, len(losses))
+    return [AccuracyRow(*place, float(accuracy), low, high, nll.mean, nll.low, nll.high)]
 
 
 def accuracy_cell(row: AccuracyRow) -> str:
@@ -384,29 +384,29 @@ class Retrieval(Saved):
 
     def protocol_line(self) -> str:
         """Describes the protocol in sentences."""
-        protocol, baseline, shortest = self.protocol, self.markdown_name(self.baseline), f"{self.lengths[0]:,} tokens"
+        protocol, baseline = self.protocol, self.markdown_name(self.baseline)
+        shortest = f"{self.lengths[0]:,} tokens"
         how = f"{'BOS first' if protocol['has_bos'] else 'no BOS'}, {self.model['dtype']}"
         needed = self.effective[0].needed
         if self.is_from_file:
             tokens = ", ".join(f"{escaped(task)} {count}" for task, count in sorted(protocol["new_tokens"].items()))
             alone = ", ".join(map(escaped, protocol["alone"]))
-            left_out = [f"{count:,} {name.replace('_', ' ')}" for name, count in self.data.get("skipped", {}).items()]
+            parts = [self._sample()]
+            parts += [f"{count:,} {name.replace('_', ' ')}" for name, count in self.data.get("skipped", {}).items()]
             asked = (
-                f"{'; '.join([self._sample(), *left_out])}; {how}. Score: the share of the answers that occur in the "
-                f"greedily decoded text, ignoring case (generated tokens: {tokens}). NLL: of the answers in place, "
-                f"joined as in the prompt's example{f'; scored separately and summed: {alone}' if alone else ''}"
+                f"{'; '.join(parts)}; {how}. Score: the share of the answers that occur in the greedily decoded text, "
+                f"ignoring case (generated tokens: {tokens}). NLL: of the answers in place, joined as in the prompt's "
+                f"example{f'; scored separately and summed: {alone}' if alone else ''}"
             )
         else:
             asked = (
                 f"one hidden number in each prompt; {self._sample()}, seed {protocol['seed']}, {how}. An answer counts "
                 "when every token of it is ranked first (greedy decoding would write it)"
             )
-        bar = (
-            f"Effective length: the longest up to which accuracy is at least {needed:.3g} at every length, "
-            f"{RELATIVE:.0%} of that of {baseline} at {shortest}"
-            if needed
-            else f"{baseline} finds nothing at {shortest}, so there is no relative effective length"
-        )
+        bar = f"{baseline} finds nothing at {shortest}, so there is no relative effective length"
+        if needed:
+            bar = "Effective length: the longest up to which accuracy is at least "
+            bar += f"{needed:.3g} at every length, {RELATIVE:.0%} of that of {baseline} at {shortest}"
         return (
             f"{asked}. Scores have Wilson {PERCENT} intervals, losses {PERCENT} t intervals over prompts "
             f"({LEAST_DOCUMENTS} or more). {bar}. Prompts sha256 {self.data['sha256'][:12]}"

@@ -19,7 +19,7 @@ from ..backends.schedules import Schedules, label
 from ..checking import Parsed
 from ..data.documents import check_ids
 from ..metrics.verdicts import too_few
-from ..parallel.processes import Group, World
+from ..parallel.processes import Group
 from ..progress import Progress
 from ..running.perplexity import PerplexityRun
 from ..store import Facts, Store
@@ -73,10 +73,9 @@ class SearchRun:
         """The number of tokens that the search has fed, without those of the comparison."""
         return self.trials.spent if self.trials else 0
 
-    def run(self, store: Store | None = None, group: Group | None = None) -> None:
+    def run(self, store: Store, group: Group) -> None:
         """Searches, and then measures the found schedule and its baselines. The budget does not include the
         measurement."""
-        group, store = group or Group(World()), store or Store()
         few = too_few(len(self.data.corpus.windows), f"documents of {self.target:,} tokens", ENOUGH)
         if few:
             self.notes.warn(f"warning: this text cannot decide: {few}; a schedule is searched all the same")
@@ -103,7 +102,8 @@ class SearchRun:
             self.notes.tell(f"resuming: {len(steps.kept)} steps are kept")
         evaluator = Evaluator(self.learner, self.live, self.space, group)
         parts = self.data.split
-        samples, choosing = (self.data.weighted(part, self.trained) for part in (parts.learned, parts.held_out))
+        samples = self.data.weighted(parts.learned, self.trained)
+        choosing = self.data.weighted(parts.held_out, self.trained)
         shown = self.notes.shown and group.world.leads
         try:
             with (
@@ -178,11 +178,10 @@ class SearchRun:
 
     @property
     def _protocol(self) -> dict[str, object]:
-        named = ("seed", "budget_windows", "budget_tokens", "engine")
         return {
             "name": "ropescale",
             "method": "gradient",
-            **{name: getattr(self.options, name) for name in named},
+            **self._asked("seed", "budget_windows", "budget_tokens", "engine"),
             "numbers": len(self.space.names),
             "found": dict(zip(self.space.names, self.found.point, strict=True)) if self.found else {},
             "target_length": self.target,
@@ -192,6 +191,10 @@ class SearchRun:
             "judged": self.data.judged_by,
         }
 
+    def _asked(self, *names: str) -> dict[str, object]:
+        """Returns options by name."""
+        return {name: getattr(self.options, name) for name in names}
+
     @property
     def _about(self) -> dict[str, object]:
         """The facts that the next run in the same folder is compared with."""
@@ -200,13 +203,11 @@ class SearchRun:
     @cached_property
     def facts(self) -> Facts:
         """The facts that determine the losses."""
-        options = self.options
-        named = ("budget_windows", "budget_tokens", "seed", "engine", "logits_bytes")
         return {
             **self.backend.identity,
             **self.backend.arithmetic,
-            **{name: getattr(options, name) for name in named},
-            "patching": {key: value for key, value in options.patching.items() if value is not None},
+            **self._asked("budget_windows", "budget_tokens", "seed", "engine", "logits_bytes"),
+            "patching": {key: value for key, value in self.options.patching.items() if value is not None},
             "target_length": self.target,
             **self.data.facts,
             "searching": SEARCHING,

@@ -250,9 +250,11 @@ def wilson(hits: float, trials: float, level: float = LEVEL) -> tuple[float, flo
         raise ValueError("a proportion needs at least one trial")
     z = NormalDist().inv_cdf((1 + level) / 2)
     p, square = hits / trials, z * z / trials
-    middle, half = p + square / 2, math.sqrt(square * (p * (1 - p) + square / 4))
-    low, high = (middle - half) / (1 + square), (middle + half) / (1 + square)
-    return (0.0 if hits == 0 else max(low, 0.0)), (1.0 if hits == trials else min(high, 1.0))
+    middle = p + square / 2
+    half = math.sqrt(square * (p * (1 - p) + square / 4))
+    low = max(0.0, middle - half) / (1 + square) if hits else 0.0
+    high = min(1.0, (middle + half) / (1 + square)) if hits < trials else 1.0
+    return low, high
 
 
 @lru_cache(maxsize=8192)
@@ -265,13 +267,16 @@ def t_quantile(probability: float, degrees: float) -> float:
     wanted = 2 * (1 - probability)
     low, high = 0.0, 1.0
     while _both_tails(high, degrees) > wanted:
-        low, high = high, 2 * high
-    for _ in range(200):
+        low = high
+        high *= 2
+    middle = (low + high) / 2
+    while low < middle < high:
+        if _both_tails(middle, degrees) > wanted:
+            low = middle
+        else:
+            high = middle
         middle = (low + high) / 2
-        if middle in (low, high):
-            break
-        low, high = (middle, high) if _both_tails(middle, degrees) > wanted else (low, middle)
-    return (low + high) / 2
+    return middle
 
 
 def _both_tails(t: float, degrees: float) -> float:
@@ -343,8 +348,7 @@ def estimate(
     """
     if rests_on_windows(windows):
         pairs = [(one, count) for one, count in zip(sums, counts, strict=True) if count]
-        of = f"{len(pairs)} windows"
-        found = consecutive([one for one, _ in pairs], [count for _, count in pairs], level, of)
+        found = consecutive(*zip(*pairs), level, f"{len(pairs)} windows")
         if found.low is not None:
             return found
     return ratio(grouped(sums, windows), grouped(counts, windows), level)

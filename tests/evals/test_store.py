@@ -303,7 +303,7 @@ def test_what_changes_the_numbers_starts_a_new_run_and_is_named(out, lines, scor
 
 
 LESS = [
-    ({"schedules": ["linear:factor=2"]}, "results of dynamic:factor=4 at 32 tokens and 3 more, which"),
+    ({"schedules": []}, "results of dynamic:factor=4 at 32 tokens and 3 more, which this run leaves out"),
     ({"lengths": [32]}, "results of as-is at 80 tokens and 2 more, which this run leaves out"),
     ({"short_context": False}, "figures of the short-context cost, which this run leaves out"),
     ({"model": llama(1)}, "results of another model"),

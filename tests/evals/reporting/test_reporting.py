@@ -139,10 +139,10 @@ def test_the_figures_have_a_group_per_series_and_the_page_what_they_show(folder,
         text = page(load([run]))
         assert len(text) < 1_000_000
         figures = re.findall(r"<svg xmlns.*?</svg>", text, re.DOTALL)
-        assert len(figures) == 6 + bases  # three quantities, changes from each, truncation, position, frequencies
+        assert len(figures) == 5 + bases  # three quantities, changes from each, truncation, position
         groups = [set(re.findall(r'data-series="(\d+)"', figure)) for figure in figures]
         assert groups[0] == set(map(str, range(count))) and groups[-1] == set(map(str, range(count - 1)))
-        assert all(figure.count("trained at 64") == 1 for figure in (*figures[:4], figures[-2]))
+        assert all(figure.count("trained at 64") == 1 for figure in (*figures[:4], figures[-1]))
         for figure in figures[3 : 3 + bases]:
             assert ">better<" in figure and ">worse<" in figure
         data = json.loads(re.search(r'id="data">(.*?)</script>', text, re.DOTALL)[1])[run.name]

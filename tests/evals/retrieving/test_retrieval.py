@@ -344,7 +344,7 @@ def test_ids_outside_the_vocabulary_are_refused_before_anything_runs():
 
 
 def test_saved_files_hold_every_number(result, tmp_path, pictures):
-    assert repr(result) == "<Retrieval of llama-3.5m-stdlib: Retrieval (passkey), generated>"
+    assert repr(result) == "<Retrieval of LookupLlama: Retrieval (passkey), generated>"
     assert result._repr_html_().count("<table>") == 1 + 3 + 2
     result.save(tmp_path / "out")
     names = {path.name for path in (tmp_path / "out").iterdir()}

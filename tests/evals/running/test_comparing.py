@@ -165,7 +165,8 @@ def test_markdown_csv_and_files_have_them(tmp_path):
     cells = [cell.strip() for cell in line.strip("|").split("|")]
     assert cells[1] == f"{pair.delta_nll:+.4f}{around(pair.delta_nll, pair.low, pair.high, sign='+')}"
     assert cells[2] == f"{pair.kl:.4f}{around(pair.kl, pair.kl_low, pair.kl_high)}"
-    assert cells[3] == f"{pair.top1:.2%}{around(pair.top1, pair.top1_low, pair.top1_high, 2, unit='%')}"
+    share, *bounds = (100 * each for each in (pair.top1, pair.top1_low, pair.top1_high))
+    assert cells[3] == f"{share:.2f}%{around(share, *bounds, 2, unit='%')}"
     saved = json.loads((out / "results.json").read_text())
     assert [p["kl"] for p in saved["paired"]][4] == pair.kl
     tokens = tensors(out)[f"{SCHEDULES[1]} @ {pair.length} kl"]
