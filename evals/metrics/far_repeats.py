@@ -110,24 +110,28 @@ class FarRepeats(Metric[Stored, RepeatsRow]):
     options = (_DISTANCE,)
 
     def reduce(self, stored: Stored) -> list[RepeatsRow]:
-        """Returns a row for every schedule at every length beyond the distance."""
+        """Returns a row for every schedule, and for truncation, at every length beyond the distance."""
         distance = distance_of(stored)
         if distance is None or distance >= stored.lengths[-1]:
             return []
         far = masks_of(stored, distance)
         if not far:
             return []
-        return [_row(stored, *key, distance, far) for key in stored.read_from if key[1] > distance]
+        rows = []
+        for schedule, length in [*stored.read_from, *((TRUNCATION, length) for length in stored.truncated_losses)]:
+            if length > distance:
+                losses = stored.losses(schedule, length)
+                repeats = masked(stored, losses, far)
+                parts = _figures("far", repeats) | _figures("other", masked(stored, losses, [~mask for mask in far]))
+                parts |= {"far_documents": repeats.documents, "far_windows": repeats.windows}
+                rows.append(RepeatsRow(schedule, length, distance, ORDER, **parts))
+        return rows
 
     def to_markdown(self, stored: Stored) -> list[str]:
-        """Returns the table for the longest length with truncation, or an empty list if there are no far repeats."""
-        longest = stored.lengths[-1]
-        rows = [row for row in self.rows(stored) if row.length == longest and row.far_tokens]
+        """Returns the table for the longest length, or an empty list if there are no far repeats."""
+        rows = [row for row in self.rows(stored) if row.length == stored.lengths[-1] and row.far_tokens]
         if not rows:
             return []
-        if longest in stored.truncated_losses:
-            distance = rows[0].distance
-            rows.append(_row(stored, TRUNCATION, longest, distance, masks_of(stored, distance)))
         far = rows[0]
         tokens = far.far_tokens + far.other_tokens
         there = f"{far.far_tokens:,} of {tokens:,} at {far.length:,}{held(stored, far.far_documents, far.far_windows)}"
@@ -147,14 +151,6 @@ class FarRepeats(Metric[Stored, RepeatsRow]):
 
 
 METRIC = FarRepeats()
-
-
-def _row(stored: Stored, schedule: str, length: int, distance: int, far: Sequence[np.ndarray]) -> RepeatsRow:
-    losses = stored.losses(schedule, length)
-    repeats = masked(stored, losses, far)
-    parts = _figures("far", repeats) | _figures("other", masked(stored, losses, [~mask for mask in far]))
-    parts |= {"far_documents": repeats.documents, "far_windows": repeats.windows}
-    return RepeatsRow(schedule, length, distance, ORDER, **parts)
 
 
 def _figures(which: str, found: Marked) -> dict[str, Any]:

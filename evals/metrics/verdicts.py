@@ -77,9 +77,6 @@ class Verdicts(Metric[Stored, VerdictRow]):
         rows = self.rows(stored)
         if not rows or worse_than_a_guess(stored):
             return []
-        few = too_few(max(row.documents for row in rows))
-        all_of = "every two schedules, each within the trained length, each against truncation"
-        level = f"no interval: {few}" if few else f"{together(rows[0].comparisons)}: {all_of}"
         best = min(stored.ranked, key=lambda label: stored.totals(label, stored.lengths[-1]).mean)
         main = {best, stored.baseline, TRUNCATION}
         lines = []
@@ -91,8 +88,9 @@ class Verdicts(Metric[Stored, VerdictRow]):
                 lines.append([*names, f"{row.length:,}", row.tokens, change_cell(row.change), agreeing, over_all])
         header = ["schedule", "against", "at", "tokens", "difference", "documents that agree", "over all tokens"]
         title = (
-            "What the sentences compare: the difference in the average document (nats, below zero: the schedule is "
-            f"better; {rests_on(stored)}; {level}):"
+            "What the sentences compare (any two schedules, each within the trained length, each against truncation): "
+            f"the difference in the average document (nats, below zero: the schedule is better; {rests_on(stored)}; "
+            f"{_level(rows)}):"
         )
         return [title, markdown(header, lines, right=(2, 4, 5, 6))]
 
@@ -177,6 +175,12 @@ def together(comparisons: int) -> str:
     return f"{PERCENT} intervals, wider because all {comparisons:,} of the run hold together"
 
 
+def _level(rows: list[VerdictRow]) -> str:
+    """Describes the level of the intervals, or says why there are none."""
+    few = too_few(max(row.documents for row in rows))
+    return f"no interval: {few}" if few else together(rows[0].comparisons)
+
+
 NARROW = (0.01, 0.02, 0.05, 0.1)
 """The bounds in nats of which a sentence says that a difference is not larger."""
 
@@ -188,7 +192,6 @@ def effect(
     where: str,
     few: str = "",
     unit: str = "nats",
-    what: str = "",
 ) -> str:
     """Describes a difference: decided, not larger than a bound, undecided, or its mean alone with too few documents.
 
@@ -196,10 +199,9 @@ def effect(
         better, worse: the verbs for a lower and for a higher loss.
         where: the length or the tokens, such as "at 2,048 tokens".
         few: the reason why there are too few documents for a verdict; "" if there are enough.
-        what: a space and what is counted; "" for documents, which :func:`explained` names once.
     """
     direction = better if change.mean < 0 else worse
-    counted = f", in {change.agreeing:,} of {change.documents:,}{what}" if change.documents > 1 else ""
+    counted = f", in {change.agreeing:,} of {change.documents:,}" if change.documents > 1 else ""
     if few or change.low is None or change.high is None:
         if not change.mean:
             return f"changes nothing {where}"
@@ -213,7 +215,7 @@ def effect(
     if narrow:
         return f"makes no difference larger than {narrow:g} {unit} {where}"
     mean, low, high = _written(change.mean, change.low, change.high, sign="+")
-    lower = f", {'lower' if change.mean < 0 else 'higher'} in {change.agreeing:,} of {change.documents:,}{what}"
+    lower = f", {'lower' if change.mean < 0 else 'higher'} in {change.agreeing:,} of {change.documents:,}"
     whole = f", but {_written(change.per_token, change.low, sign='+')[0]} over all tokens"
     return (
         f"is undecided {where}: {mean} ({low} to {high}) {unit}{lower}"
@@ -327,10 +329,9 @@ def of_two_models(after: Stored, before: Stored, names: tuple[str, str]) -> list
         sentences.append(f"Against {theirs}, {ours} {'; it '.join(effects)}{f' ({few})' if few else ''}.")
         cells = [change_cell(own[length].change) if length in own else "" for length in lengths]
         lines.append([*labels, *cells])
-    level = f"no interval: {few}" if few else together(rows[0].comparisons)
     title = (
         f"{names[0]} minus {names[1]} on the same tokens: the difference in the average document (nats, below zero: "
-        f"{names[0]} is better; {rests_on(after)}; {level}):"
+        f"{names[0]} is better; {rests_on(after)}; {_level(rows)}):"
     )
     header = [*names, *(f"{length:,}" for length in lengths)]
     return [explained("\n".join(sentences)), title, markdown(header, lines, right=range(2, len(header)))]

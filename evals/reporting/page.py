@@ -75,12 +75,11 @@ def page(runs: Sequence[StoredRun], title: str | None = None) -> str:
     series, parts = figures.series_of(runs), []
     for number, run in enumerate(runs):
         with refusing_damage(run.folder / RESULTS):  # results of another version may lack figures
-            rests_on = run.result.rests_on() if run.result else ""
             tables = run.report
-            for said in filter(None, [*run.sentences, rests_on]):  # the page begins with these
+            for said in run.sentences:  # the page begins with these
                 tables = tables.replace(f"{said}\n", "", 1)
             shown = {"html": to_html(tables), "figure": _figure(number, run)}
-            parts.append({"name": run.name, "said": run.sentences, "rests_on": rests_on, **shown})
+            parts.append({"name": run.name, "said": run.sentences, **shown})
     data = json.dumps(finite(page_data(runs)), allow_nan=False)
     return environment.get_template("page.html").render(
         title=title,

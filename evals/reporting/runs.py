@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,14 +33,11 @@ class StoredRun:
     result: Result | None
 
     @property
-    def kind(self) -> str:
-        """The kind of run."""
-        return self.results.get("kind", Result.kind)
-
-    @property
     def sentences(self) -> list[str]:
-        """The conclusions, after a sentence that the run is not whole if it stopped."""
-        return [*filter(None, [self.results.get("unfinished")]), *self.results.get("sentences", ())]
+        """The conclusions, between a sentence that the run is not whole if it stopped, and one on what they rest."""
+        rests_on = self.result.rests_on() if self.result else ""
+        said = [self.results.get("unfinished", ""), *self.results.get("sentences", ()), rests_on]
+        return list(filter(None, said))
 
     @property
     def report(self) -> str:
@@ -61,10 +59,7 @@ def load(folders: Sequence[str | Path]) -> list[StoredRun]:
         DataError: a folder does not contain a run, or is given twice.
     """
     paths = [local_path(folder) for folder in folders]
-    try:
-        real = [path.resolve() for path in paths]
-    except (OSError, RuntimeError) as error:  # links in a circle
-        raise DataError(f"the runs cannot be read ({error}); give folders that ropescale wrote with -o") from None
+    real = [Path(os.path.realpath(path)) for path in paths]
     twice = [path for number, path in enumerate(paths) if real[number] in real[:number]]
     if twice:
         raise DataError(f"{twice[0]} is given twice; give each run once")

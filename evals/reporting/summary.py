@@ -51,7 +51,9 @@ def not_shown(runs: Sequence[StoredRun], requirements: Sequence[str]) -> list[st
     lines: list[str] = []
     for run in runs if requirements else ():
         if run.result is None:
-            raise DataError(f"{run.folder} is a {run.kind} run, without losses to judge; give a run of `eval`")
+            raise DataError(
+                f"{run.folder} is a {run.results.get('kind')} run, without losses to judge; give a run of `eval`"
+            )
         try:
             lines += [_named(run, line, len(runs) > 1) for line in run.result.unmet(requirements)]
         except DataError as error:

@@ -429,9 +429,8 @@ class Retrieval(Saved):
         changes = {row.schedule: self.change(row.schedule, longest, row.comparisons) for row in rows}
         label = min(changes, key=lambda label: (changes[label].sign != -1, changes[label].mean))
         where = f"at {longest:,} tokens"
-        made = effect(changes[label], "gains", "costs", where, few, "nats per answer", " prompts")
-        names = [self.markdown_name(each) for each in (self.baseline, label)]
-        return [*said, f"Against {names[0]}, {names[1]} {made}{f'; {few}' if few else ''}."]
+        made = f"{self.markdown_name(label)} {effect(changes[label], 'gains', 'costs', where, few, 'nats per answer')}"
+        return [*said, f"Against {self.markdown_name(self.baseline)}, {made}{f'; {few}' if few else ''}."]
 
     def _answered(self) -> list[str]:
         """Describes the accuracies of the best three schedules at the longest length."""

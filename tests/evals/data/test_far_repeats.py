@@ -43,18 +43,19 @@ def test_the_perplexities_are_those_of_the_marked_tokens(tmp_path):
     for document in ids:
         document[110:130] = document[10:30]  # 100 back: 20 - 7 far repeats of 8 tokens
     result = perplexity(llama(), ids, [64, 140], ["linear:factor=4"])
-    assert [(each.schedule, each.length) for each in result.repeats] == [("as-is", 140), ("linear:factor=4", 140)]
-    for found, run in zip(result.repeats, result.passes, strict=True):
+    labels = ["as-is", "linear:factor=4", "truncation"]
+    assert [(each.schedule, each.length) for each in result.repeats] == [(label, 140) for label in labels]
+    nll = [*(run.nll for run in result.passes), result.truncated(140)]
+    for found, values in zip(result.repeats, nll, strict=True):
         marked = np.concatenate([np.array(naive(document, ORDER))[1:] >= 64 for document in ids])
-        losses = np.concatenate(run.nll).astype(np.float64)
+        losses = np.concatenate(values).astype(np.float64)
         assert (found.far_tokens, found.other_tokens) == (5 * 13, 5 * 139 - 5 * 13)
         assert found.far_ppl == pytest.approx(math.exp(losses[marked].mean()), rel=1e-6)
         assert found.other_ppl == pytest.approx(math.exp(losses[~marked].mean()), rel=1e-6)
         assert found.far_low < found.far_ppl < found.far_high
         assert (found.distance, found.order) == (64, 8)
-    cut = np.concatenate(result.truncated(140)).astype(np.float64)
     shown = re.search(r"\| truncation +\| +(\S+) .*?\| +(\S+) ", result.to_markdown().split("Far repeats")[1]).groups()
-    assert shown == tuple(digits(math.exp(cut[which].mean()), 4) for which in (marked, ~marked))
+    assert shown == (digits(found.far_ppl, 4), digits(found.other_ppl, 4))
     said = "Far repeats (65 of 695 at 140, in 5 of 5 documents, 5 of 5 windows: tokens that complete a sequence of 8 "
     assert f"{said}tokens last seen 64 or more tokens earlier), and all other tokens:" in result.to_markdown()
 

@@ -270,9 +270,9 @@ def test_the_sentence_about_the_loss_concludes_what_the_intervals_of_its_table_s
     """12 prompts whose changes are 1 nat around their mean; one schedule, so one comparison at the longest length."""
     error, start = math.sqrt(1 / 11), "Against as-is, linear:factor=4"
     for gain, words in [
-        (1.2, f"{start} gains 1.2 (0.5 to 1.9) nats per answer, in 12 of 12 prompts, at 1,024 tokens."),
-        (0.4, f"{start} is undecided at 1,024 tokens: -0.4 (-1.1 to +0.3) nats per answer, lower in 6 of 12 prompts."),
-        (-2, f"{start} costs 2.0 (1.3 to 2.7) nats per answer, in 12 of 12 prompts, at 1,024 tokens."),
+        (1.2, f"{start} gains 1.2 (0.5 to 1.9) nats per answer, in 12 of 12, at 1,024 tokens."),
+        (0.4, f"{start} is undecided at 1,024 tokens: -0.4 (-1.1 to +0.3) nats per answer, lower in 6 of 12."),
+        (-2, f"{start} costs 2.0 (1.3 to 2.7) nats per answer, in 12 of 12, at 1,024 tokens."),
     ]:
         found = gaining(result, gain, 1)
         row = found.paired[-1]
@@ -290,7 +290,7 @@ def test_fewer_than_ten_prompts_decide_nothing_about_the_loss(result):
     assert (row.prompts, row.low, row.high) == (9, None, None) and row.delta_nll == pytest.approx(-15, abs=0.2)
     (said,) = few.sentences()[1:]
     assert said.startswith("Against as-is, linear:factor=4 gains 15.")
-    assert said.endswith("in 9 of 9 prompts, at 1,024 tokens; a verdict needs 10 prompts, and there are 9.")
+    assert said.endswith("in 9 of 9, at 1,024 tokens; a verdict needs 10 prompts, and there are 9.")
     assert "verdict" not in gaining(result, 15, 1, prompts=10).sentences()[1]
 
 
