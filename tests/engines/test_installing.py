@@ -107,7 +107,7 @@ def without_extras(index: str, tmp_path_factory: pytest.TempPathFactory) -> Bare
 # What needs an extra, and the error that names it.
 MISSING = {
     "inspect CKPT --plot pairs.png": "plots need matplotlib, which is not installed; pip install 'ropescale[plot]'",
-    "report RUN -o report.html": "plots need matplotlib, which is not installed; pip install 'ropescale[plot]'",
+    "report BEFORE -o report.html": "plots need matplotlib, which is not installed; pip install 'ropescale[plot]'",
     "gguf book.txt -o out.gguf --schedule yarn --factor 2": (
         "GGUF files need gguf-py, which is not installed; pip install 'ropescale[gguf]'"
     ),
@@ -118,7 +118,7 @@ MISSING = {
 def complete(without_extras: Bare, index: str) -> Bare:
     """The same environment after ``pip install 'ropescale[...]'``; before that, what needs an extra says which one."""
     furnish(without_extras.place, without_extras.package / "evals" / "reference" / "llama-3.5m-stdlib")
-    measured = without_extras.run("ropescale", *"eval CKPT --data book.txt --lengths 128 --windows 2 -o RUN".split())
+    measured = without_extras.run("ropescale", *"eval CKPT --data book.txt --lengths 128 --windows 2 -o BEFORE".split())
     assert measured.returncode == 0 and "note: no plots written; plots need matplotlib, which" in measured.stderr
     for line, error in MISSING.items():
         done = without_extras.run("ropescale", *shlex.split(line))
