@@ -1,8 +1,8 @@
 """Many short documents: what ``eval`` adds to tokenizing and scoring, and its memory.
 
 ``python many_documents.py [DOCUMENTS]``: documents of 200 tokens in a JSONL file, by a model of one layer and few
-words, so that little hides behind its forward passes. Every act is a process of its own on one thread; the figures are
-its CPU seconds, and the largest memory that it had.
+words, so that little hides behind its forward passes, or with ``--model`` by the one in a folder. Every act is a process
+of its own on one thread; the figures are its CPU seconds, and the largest memory that it had.
 
 * loop: reads, tokenizes and scores the same windows in batches of the same size, with stock transformers;
 * eval: the command, with ``-o``, its metrics and pictures;
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -34,6 +35,7 @@ SHAPE = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("documents", nargs="?", type=int, default=100_000)
+    parser.add_argument("--model", type=Path, help="a folder (default: a model of one layer)")
     parser.add_argument("--loop", type=Path, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.loop:
@@ -42,7 +44,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         make(folder, asked.documents)
+        if asked.model:
+            shutil.copytree(asked.model, folder, dirs_exist_ok=True)
         measure = ["eval", folder, "--data", folder / "texts.jsonl", "--lengths", LENGTH, "--batch-tokens", BATCH]
+        measure += ["--windows", 1]
         spent("loop", [__file__, "--loop", folder])
         spent("eval", ["-m", "ropescale", *measure, "-o", folder / "run"])
         spent("report", ["-m", "ropescale", "report", folder / "run", "-o", folder / "page.html"])
@@ -91,7 +96,7 @@ def loop(folder: Path) -> None:
     with torch.inference_mode():
         for start in range(0, len(ids), size):
             batch = torch.tensor([each[:LENGTH] for each in ids[start : start + size]])
-            logits = model(input_ids=batch, use_cache=False).logits[:, :-1].reshape(-1, WORDS)
+            logits = model(input_ids=batch, use_cache=False).logits[:, :-1].flatten(0, 1)
             losses.append(torch.nn.functional.cross_entropy(logits, batch[:, 1:].reshape(-1), reduction="none"))
 
 
