@@ -170,7 +170,7 @@ class Runner:
         key = key_of({**self.facts, "limits": True})
         own = [(positions, int(fitting)) for positions, fitting in self.store.records(key)]
         found = {limit for each in self.group.from_all(own) for limit in each}
-        texts.go_on(list(found) if self.left else [], lambda *limit: self.store.put(key, limit[0], b"%d" % limit[1]))
+        texts.go_on(list(found) if self.left else [], partial(self.store.put_limit, key))
 
     @property
     def left(self) -> list[Batch]:
@@ -371,6 +371,11 @@ def carry_out(
 def _keep(measurement: Measurement[Writable], store: Store, folder: Path, force: bool) -> None:
     """Writes the result of the complete parts of an interrupted run, and tells the user about finished batches."""
     if not store.finished:
+        if store.has_limits:
+            measurement.notes.tell(
+                "the run stopped before any batch was finished; how memory splits its batches is kept in "
+                f"{folder}; run the same command to continue"
+            )
         return
     written = _write_parts(measurement, folder, force)
     tables = f", and the tables of the {written}" if written else ""

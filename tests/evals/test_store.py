@@ -460,12 +460,17 @@ def test_runs_killed_at_thirty_random_moments_end_byte_for_byte_the_same(words, 
     assert kill_and_resume(words, tmp_path, 30, seed=2) >= 25
 
 
-@pytest.mark.parametrize("where", ["while the model is read", "in the first batch"])
+@pytest.mark.parametrize("where", ["while the model is read", "in the first batch", "in a batch that is split"])
 def test_ctrl_c_before_the_first_batch_says_how_to_begin_again(words, tmp_path, ran, monkeypatch, where):
     kept = [*words, "-o", tmp_path / "out"]
     with monkeypatch.context() as patched:
         if where == "in the first batch":
             stopping(patched, 0)
+        elif where == "in a batch that is split":
+            errors = iter([torch.OutOfMemoryError("CUDA out of memory."), KeyboardInterrupt()])
+            patched.setattr(Scorer, "score", lambda *given: raising(next(errors))())
+            assert "the run stopped before any batch was finished; how memory splits its" in ran(*kept, code=130)[1]
+            return
         else:
             patched.setattr("ropescale.evals.api._corpus", raising(KeyboardInterrupt()))
         said = ran(*kept, code=130)[1].splitlines()

@@ -1,10 +1,10 @@
 """Many short documents: what ``eval`` adds to tokenizing and scoring, and its memory.
 
 ``python many_documents.py [DOCUMENTS]``: documents of 200 tokens in a JSONL file, by a model of one layer and few
-words, so that little hides behind its forward passes, or with ``--model`` by the one in a folder. Every act is a process
+words, so that little hides behind its forward passes, or with ``--model`` by that in a folder. Every act is a process
 of its own on one thread; the figures are its CPU seconds, and the largest memory that it had.
 
-* loop: reads, tokenizes and scores the same windows in batches of the same size, with stock transformers;
+* loop: reads, tokenizes and scores the same windows in batches of the same size, in float32 with stock transformers;
 * eval: the command, with ``-o``, its metrics and pictures;
 * report: the page of the finished run.
 """
@@ -88,7 +88,7 @@ def loop(folder: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = AutoModelForCausalLM.from_pretrained(folder).eval()
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()  # as eval does
     with open(folder / "texts.jsonl", encoding="utf-8") as file:
         texts = [json.loads(line)["text"] for line in file]
     ids = tokenizer(texts, return_attention_mask=False)["input_ids"]
