@@ -33,8 +33,8 @@ NOT_READABLE = {
 
 READABLE = [key for key in TYPES if key not in NOT_READABLE]
 
+# Types of transformers 5.24, which the table lacks: `patch` calls them unknown.
 CAME_LATER = {"apertus1p5_text", "dory", "exaone", "inkling2_loop_text", "lara_mini", "sarvam_mla", "sarvam_moe"}
-"""Types of transformers 5.24, which the table lacks: `patch` calls them unknown."""
 
 
 def default_config(model_type: str) -> dict:

@@ -131,16 +131,12 @@ def test_as_is_has_one_length_where_the_maximum_was_left_at_the_original(kind, t
     assert ropescale.frequencies(config, "as-is") == wanted == ropescale.frequencies(written, "as-is", length)
 
 
-CHUNKED = [
-    (plain("llama4_text", 64, 4, 262144, head_dim=16) | {"attention_chunk_size": 8192}, 8 * 262144),
-    (FOUND["dual chunk attention"][0], 8 * 262144),
-    (FOUND["an original elsewhere"][0], 8 * 4096),
-]
+CHUNKED = plain("llama4_text", 64, 4, 262144, head_dim=16) | {"attention_chunk_size": 8192}
 
 
-@pytest.mark.parametrize(("config", "wanted"), CHUNKED)
-def test_a_chunk_of_attention_is_no_length_and_dual_chunks_state_the_original(config, wanted):
-    assert make_plan(config, "yarn:factor=8", layers="all").length == wanted
+@pytest.mark.parametrize(("config", "trained"), [(CHUNKED, 262144), (DUAL_CHUNK, 262144), (DUAL_4K, 4096)])
+def test_a_chunk_of_attention_is_no_length_and_dual_chunks_state_the_original(config, trained):
+    assert make_plan(config, "yarn:factor=8", layers="all").length == 8 * trained
 
 
 WIDE = {
@@ -169,11 +165,9 @@ def test_as_is_with_a_target_length_widens_the_window_and_keeps_the_table(name, 
     assert json.loads((tmp_path / "P/ropescale.json").read_text())["length"] == length
 
 
-NARROW = [
-    (LLAMA31, "64k", "the window is 131,072 tokens already"),
-    (LLAMA | {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "1m", "a longer window is another table"),
-    (PHI3_128K, "1m", "a longer window is another table"),
-]
+ANOTHER, DYNAMIC = "a longer window is another table", LLAMA | {"rope_scaling": {"type": "dynamic", "factor": 2.0}}
+NARROW = [(LLAMA31, "64k", "the window is 131,072 tokens already")]
+NARROW += [(DYNAMIC, "1m", ANOTHER), (PHI3_128K, "1m", ANOTHER)]
 
 
 @pytest.mark.parametrize(("config", "length", "why"), NARROW)
@@ -256,11 +250,8 @@ def test_the_tool_prints_what_is_read_in_a_folder_of_configurations(tmp_path, mo
     assert all(words in first for words in read) and "refused: " in second and "lacks rope_theta" in second
 
 
-AT_LENGTHS = [
-    (LLAMA, [], "--target-length needs a schedule"),
-    (LLAMA, ["--schedule", "as-is"], "--target-length has no effect: as-is keeps the frequencies"),
-    (LLAMA31, [], ""),
-]
+AS_IS = ["--schedule", "as-is"], "--target-length has no effect: as-is keeps the frequencies"
+AT_LENGTHS = [(LLAMA, [], "--target-length needs a schedule"), (LLAMA, *AS_IS), (LLAMA31, [], "")]
 
 
 @pytest.mark.parametrize(("config", "words", "why"), AT_LENGTHS)

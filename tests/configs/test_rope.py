@@ -181,10 +181,7 @@ CONTRADICTIONS = {
         | {"rope_scaling": {"type": "longrope", **LISTS, "original_max_position_embeddings": 8192}},
         ("4096 by phi3's default", "8192 inside"),
     ),
-    "two types": (
-        LLAMA | {"rope_scaling": {"type": "linear", "rope_type": "odd"}},
-        ("rope_type 'odd'", "type 'linear'"),
-    ),
+    "types": (LLAMA | {"rope_scaling": {"type": "linear", "rope_type": "odd"}}, ("rope_type 'odd'", "type 'linear'")),
     "flat rope_parameters on a model with a table per layer type": (
         GEMMA3 | {"rope_parameters": LINEAR | {"rope_theta": 1e6}},
         ("gemma3_text keeps rope_parameters per layer type", "flat", "ignored by transformers"),

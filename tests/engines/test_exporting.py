@@ -248,10 +248,8 @@ def test_where_an_engine_cannot_there_is_no_command_but_a_way_out(name, spec, en
     assert done.rows[0].field == "frequencies" and done.rows[0].status in ("dropped", "unsupported")
 
 
-SPECS = (
-    *("yarn:factor=2", "linear:factor=2", "dynamic:factor=2", "dynamic-yarn", "ntk-su:factor=2", "llama3:factor=2"),
-    *("yarn:factor=2,attention_factor=0.5", "proportional:partial_rotary_factor=0.5"),
-)
+SPECS = [*(f"{each}:factor=2" for each in ("yarn", "linear", "dynamic", "ntk-su", "llama3")), "dynamic-yarn"]
+SPECS += ["yarn:factor=2,attention_factor=0.5", "proportional:partial_rotary_factor=0.5"]
 
 
 def of_every_type() -> dict[str, dict[str, Any]]:
@@ -330,13 +328,10 @@ TOLD = [
     ("llama", "linear:factor=2.5", "", {"rope.scaling.type": "str:linear", "rope.scaling.factor": "float:2.5"}),
     ("llama", "abf:rope_theta=500000", "", {"rope.freq_base": "float:500000"}),
     ("gemma3_text", "linear:factor=2", "", {"rope.scaling.type": "str:linear", "rope.scaling.factor": "float:2"}),
-    (
-        "qwen2",
-        "yarn:factor=4,beta_fast=16,beta_slow=2,attention_factor=2.2772588722239783",
-        "--yarn-beta-fast 16 --yarn-beta-slow 2 ",
-        _YARN | {"rope.scaling.attn_factor": "float:2"},
-    ),
 ]
+BETAS = "yarn:factor=4,beta_fast=16,beta_slow=2,attention_factor=2.2772588722239783"
+DOUBLED = _YARN | {"rope.scaling.attn_factor": "float:2"}
+TOLD.append(("qwen2", BETAS, "--yarn-beta-fast 16 --yarn-beta-slow 2 ", DOUBLED))
 
 
 @pytest.mark.parametrize(("name", "spec", "betas", "keys"), TOLD)
@@ -398,10 +393,9 @@ def test_transformers_4_is_told_in_its_own_keys_and_only_what_it_cannot_read(tmp
     assert "text.rope_scaling = {'rope_type': 'yarn', 'factor': 4.0," in command.text
     assert "rope_parameters" not in command.text
     done = export(write_checkpoint(tmp_path, in_v5(LLAMA, rope_theta=500000.0)), "transformers4")
-    assert done.refusal == (
-        "transformers 4 cannot compute this schedule (default for llama): does not read rope_parameters; patch it "
-        "with the schedule as-is, which adds the keys of transformers 4, or serve it with transformers 5"
-    )
+    assert done.refusal.startswith("transformers 4 cannot compute this schedule (default for llama): does not read ")
+    assert done.refusal.endswith("rope_parameters; patch it with the schedule as-is, which adds the keys of "
+                                 "transformers 4, or serve it with transformers 5")  # fmt: skip
 
 
 @pytest.mark.engines
@@ -566,9 +560,6 @@ def test_wrong_usage_exits_with_2_and_one_line(words, message, tmp_path, ran):
 # No claim without its ground
 
 
-NOT_KNOWN = "not known what it computes."
-
-
 ZORBLAX = LLAMA | {"model_type": "zorblax", "architectures": ["ZorblaxForCausalLM"]}
 WRAPPED = {"model_type": "zorblax", "architectures": ["ZorblaxForConditionalGeneration"], "language_config": LLAMA}
 
@@ -579,7 +570,7 @@ def test_of_a_type_or_class_that_nothing_has_it_is_not_known_what_is_computed(en
     folder = write_checkpoint(tmp_path, config)
     assert main(["export", str(folder), "--for", engine, "--schedule", "yarn:factor=2"]) == 1
     out, err = capsys.readouterr()
-    assert NOT_KNOWN in out and "from_pretrained" in out and "honoured" not in out
+    assert "not known what it computes." in out and "from_pretrained" in out and "honoured" not in out
     assert "it is not known what the" in err
     assert main(["export", str(folder), "--for", "vllm", "--schedule", "yarn:factor=2"]) == 1
     assert "serve it with" not in capsys.readouterr().err
@@ -622,9 +613,7 @@ def test_attention_in_chunks_is_claimed_only_as_the_engine_has_it(engine, name, 
         ("llama3", "inside", "mlx-lm", "mlx_lm.server"),
     ],
 )
-def test_an_original_length_that_stands_where_an_engine_does_not_look_is_given_or_named(
-    kind, original, engine, said, tmp_path, capsys
-):
+def test_an_original_length_where_no_engine_looks_is_given_or_named(kind, original, engine, said, tmp_path, capsys):
     lists = {"short_factor": [1.0] * 32, "long_factor": [2.0] * 32}
     scaling = {"rope_type": kind, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, **lists}
     config = LLAMA | {"max_position_embeddings": 2048, "rope_scaling": scaling}

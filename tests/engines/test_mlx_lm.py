@@ -126,9 +126,8 @@ def test_a_schedule_searched_for_every_engine_is_carried_by_factors_per_pair(pyt
     told = arguments(done)
     answer = computed(python, told.pop("path_or_hf_repo"), tmp_path, **told)
     assert Apart.between(answer, expected(tmp_path / "patched")).largest < TOLERANCE
-    rounded = patched(
-        source, tmp_path / "rounded", engine_models.SEARCHED["all"].replace("truncate=false", "truncate=true")
-    )
+    whole = engine_models.SEARCHED["all"].replace("truncate=false", "truncate=true")
+    rounded = patched(source, tmp_path / "rounded", whole)
     assert Apart.between(answer, expected(rounded)).largest > 100 * TOLERANCE
 
 

@@ -77,9 +77,8 @@ def found(python, folders, request, tmp_path_factory) -> Mapping[tuple[str, ...]
             assert told[family, route, "told"]["hf_overrides"]
     searched = patched(original, tmp_path_factory.mktemp("searched") / "patched", engine_models.SEARCHED["all"])
     told[SEARCHED_BY_US] = options(export(searched, "vllm"))
-    told["llama", "proportional"] = options(
-        export(original, "vllm", PROPORTIONAL["right"], target_length=engine_models.LENGTH)
-    )
+    proportional = export(original, "vllm", PROPORTIONAL["right"], target_length=engine_models.LENGTH)
+    told["llama", "proportional"] = options(proportional)
     told[AS_IT_LIES] = {"model": str(folders["llama"] / "dynamic"), "max_model_len": engine_models.LENGTH}
     outputs = {case: tmp_path_factory.mktemp("answers") / "found.json" for case in told}
     script = Path(__file__).parents[1] / "helpers" / "scripts" / "vllm_scorer.py"
@@ -109,22 +108,16 @@ def test_vllm_gives_the_log_probabilities_of_stock_transformers(family, route, f
 @pytest.mark.engines
 def test_a_dynamic_folder_as_it_lies_is_base_rope_and_past_its_table_no_number(found, folders):
     """As ``patch`` warns: vLLM takes four times the trained length, and has a table of the trained length alone."""
-    base = expected(folders["llama"] / "base")
+    base, last = expected(folders["llama"] / "base"), engine_models.TRAINED - 1
     inside, past = found[AS_IT_LIES]
     assert Apart.between([inside], base[:1]).largest < TOLERANCE
-    assert (
-        Apart.between([past[: engine_models.TRAINED - 1]], [base[1][: engine_models.TRAINED - 1]]).largest < TOLERANCE
-    )
+    assert Apart.between([past[:last]], [base[1][:last]]).largest < TOLERANCE
     assert not Apart.between([past], base[1:]).largest < 100 * TOLERANCE
 
 
+OURS = engine_models.SEARCHED["all"]
 OTHERS = [
-    ("searched", engine_models.SEARCHED["all"], engine_models.SEARCHED["all"].replace("1.17", "1.25")),
-    (
-        "searched",
-        engine_models.SEARCHED["all"],
-        engine_models.SEARCHED["all"].replace("truncate=false", "truncate=true"),
-    ),
+    *(("searched", OURS, OURS.replace(*each)) for each in (("1.17", "1.25"), ("truncate=false", "truncate=true"))),
     ("proportional", *PROPORTIONAL.values()),
 ]
 

@@ -230,9 +230,8 @@ def test_a_round_keeps_two_thirds_of_its_share_and_of_the_rest_what_is_not_told_
     made = losses([1] * 10, true, 1e-3)
     kept = race.survivors(made, TARGET, list(true), 1 / 2)
     assert set(kept) == {"c0", "c1", "c2", "c3", "c4"}  # four for certain, the fifth is like them, the sixth is not
-    assert (
-        len(race.survivors(losses([1], true, 1e-3), TARGET, list(true), 1 / 2)) == 6
-    )  # one window tells nothing apart
+    # one window tells nothing apart
+    assert len(race.survivors(losses([1], true, 1e-3), TARGET, list(true), 1 / 2)) == 6
 
 
 # --- the decision ---
