@@ -6,7 +6,10 @@ KVPress's copies have an instruction before each text and one row per question, 
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, TypeAlias
@@ -68,10 +71,10 @@ def read(source: str, options: ReadOptions) -> Iterator[Unread]:
         DataError: the folder cannot be read, the dataset is neither on the Hub nor in the cache, or the dataset lacks
             the split or the field.
     """
-    import datasets
-
     named = None if is_saved(source) else DATASETS.get(source)
     if is_saved(source):
+        import datasets
+
         try:
             loaded = datasets.load_from_disk(str(local_path(source)))
         except Exception as error:
@@ -96,21 +99,41 @@ def _on_hub(source: str, streaming: bool, revision: str | None = None) -> Loaded
     Raises:
         DataError: the dataset is neither on the Hub nor in the cache.
     """
-    import datasets
+    name, _, configuration = source.partition(":")
+    silence = hub_silence(name, kind="dataset")
+    unknown = f"{source!r} is neither a file or folder here nor a dataset on the Hub"
+    silent = f"the Hub cannot be reached ({silence}), and the dataset is not in the cache"
+    if silence is not None and not _may_be_cached(name):
+        raise DataError(f"{unknown}: {silent}")
+
+    import datasets  # late, because it takes as long as torch
     from datasets import config
 
-    name, _, configuration = source.partition(":")
-    silence, offline = hub_silence(name, kind="dataset"), config.HF_HUB_OFFLINE
+    offline = config.HF_HUB_OFFLINE
     # If the Hub is silent, datasets would retry for half a minute before it reads its cache, unless it is offline.
     config.HF_HUB_OFFLINE = offline or silence is not None
     try:
         return datasets.load_dataset(name, configuration or None, streaming=streaming, revision=revision)
     except Exception as error:
-        silent = f"the Hub cannot be reached ({silence}), and the dataset is not in the cache"
-        why = first_line(error) if silence is None else silent
-        raise DataError(f"{source!r} is neither a file or folder here nor a dataset on the Hub: {why}") from None
+        raise DataError(f"{unknown}: {first_line(error) if silence is None else silent}") from None
     finally:
         config.HF_HUB_OFFLINE = offline
+
+
+def _may_be_cached(name: str) -> bool:
+    """Returns whether a folder in the caches of ``datasets`` or of the Hub has the letters of a dataset's name."""
+    from huggingface_hub import constants
+
+    own = os.environ.get("HF_DATASETS_CACHE", os.path.join(constants.HF_HOME, "datasets"))
+    folders = list[str]()
+    for cache in (own, constants.HF_HUB_CACHE):
+        with suppress(OSError):
+            folders += os.listdir(cache)
+    return any(_letters(name) in _letters(folder) for folder in folders)
+
+
+def _letters(name: str) -> str:
+    return re.sub("[^a-z0-9]", "", name.lower())
 
 
 def _rows(loaded: Loaded, source: str, split: str | None) -> tuple[Iterable[tuple[int, Row]], str]:

@@ -90,6 +90,12 @@ def test_a_mistake_in_any_command_is_told_before_anything_heavy_is_imported(pyth
     assert not list(tmp_path.iterdir())
 
 
+def test_a_name_of_no_dataset_is_told_without_the_library_of_datasets(python):
+    words = ["eval", str(CHECKPOINT), "--data", "not/there", "--lengths", "256"]
+    loaded = modules_after(python, f"from ropescale.cli.main import main\nassert main({words}) == 2")
+    assert "huggingface_hub" in loaded and not loaded & {"datasets", "pyarrow", "torch", "transformers"}
+
+
 INSPECT = ["inspect", "{checkpoint}", "--schedule", "yarn", "--factor", "8"]
 PATCH = ["patch", "{checkpoint}", "-o", "out", "--schedule", "yarn", "--factor", "8"]
 
