@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 from ..configs import class_defaults
 from ..configs.class_defaults import ALL_LAYERS, PARTIAL_NAMES, THETA_NAMES
 from ..configs.configuration import Configuration
-from ..configs.finding import placed
+from ..configs.finding import ORIGINAL, placed
 from ..files import Json
 from ..output.formatting import fenced, shell_word, visible
 from ..planning.plan import Plan
@@ -93,6 +93,11 @@ class Layers:
         if not isinstance(width, int) or not isinstance(heads, int) or heads < 1:
             return False
         return bool(self.section.get("head_dim")) and width // heads != self.rope.head_dim
+
+    @property
+    def lacks_original(self) -> bool:
+        """Whether the parameters lack the original length, for which some engines have a default of their own."""
+        return self.kind in ("yarn", "llama3") and ORIGINAL not in self.parameters
 
     @property
     def is_truncated(self) -> bool:

@@ -291,12 +291,9 @@ def _written(layers: Layers) -> Iterator[Difference]:
 def _computed(layers: Layers) -> Iterator[Difference]:
     """Yields the differences in what llama.cpp computes from a converted file's keys."""
     kind, name, stated = layers.kind, architecture(layers), layers.parameters
-    original = stated.get(ORIGINAL, layers.section.get(ORIGINAL))
-    if kind == "yarn" and original is None:
-        yield Difference.stops("its converter stops without an original length in config.json", "the converter stops")
-    if kind == "llama3" and original is None and layers.rope.original_length != 8192:
-        text = "its converter takes an original length of 8,192 tokens, because config.json states none"
-        yield Difference("frequencies", "recomputed", "from 8,192 tokens", text)
+    if layers.lacks_original and ORIGINAL not in layers.section:
+        text = "its converter stops, or takes 8,192 tokens, because config.json states no original length"
+        yield Difference("frequencies", "recomputed", "from another length", text)
     if kind in ("linear", "yarn"):
         yield from converted_softmax_scale(layers)
     if kind == "longrope" and layers.model_type not in CARRIES_LISTS:

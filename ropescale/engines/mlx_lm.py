@@ -36,9 +36,6 @@ with either alone (``v4``, ``v5``), or with none (``bare``); under ``both`` also
 ``width`` another number of coordinates, ``other`` another table, ``stops`` an error.
 """
 
-_ORIGINALS = {"yarn": 4096, "llama3": 8192}
-"""The original length that its rotary layers take where the rope parameters state none."""
-
 _BY_PYTHON = "mlx_lm.server and mlx_lm.generate read only the folder, which lacks mlx-lm's own keys for this schedule"
 
 
@@ -116,19 +113,13 @@ def _own_keys(layers: Layers) -> Mapping[str, object]:
         length = float(layers.configuration.max_length ** (asked**-2))
         lists = {"short_factor": factors, "long_factor": factors, "original_max_position_embeddings": length}
         return {"rope_type": "longrope", "rope_theta": stated["rope_theta"], **lists, "attention_factor": asked}
-    if _own_original(layers):
+    if layers.lacks_original:
         stated = {**stated, ORIGINAL: layers.rope.original_length}
     slope = temperature(stated["factor"]) - 1 if layers.kind == "yarn" else 0.0
     if slope and not math.isclose(asked, vllm.deepseek_scale(stated)):
         under = stated.get("mscale_all_dim") or 0.0
         return {**stated, "mscale": (asked * (1 + under * slope) - 1) / slope, "mscale_all_dim": under}
     return stated
-
-
-def _own_original(layers: Layers) -> int | None:
-    """Returns mlx-lm's own original length if it takes that and the model has another; else None."""
-    own = _ORIGINALS.get(layers.kind)
-    return None if ORIGINAL in layers.parameters or own == layers.rope.original_length else own
 
 
 def _takes_table(layers: Layers) -> bool:
@@ -211,9 +202,9 @@ def _lost(layers: Layers) -> Iterator[Difference]:
 def _other_numbers(layers: Layers) -> Iterator[Difference]:
     """Yields the differences other than those in the frequencies."""
     kind, asked = layers.kind, layers.attention_factor
-    if original := _own_original(layers):
-        text = f"takes an original length of {original:,} tokens, because config.json states none"
-        yield Difference("original length", "recomputed", str(original), text)
+    if layers.lacks_original:
+        text = "takes an original length of its own, because config.json states none"
+        yield Difference("original length", "recomputed", "its own", text)
     if kind == "longrope":
         computed = longrope_scale(layers)
         if not _has_scale(layers) and asked < 1:

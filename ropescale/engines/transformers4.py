@@ -121,14 +121,13 @@ def _in_no_version(layers: Layers) -> Iterator[Difference]:
     if model_type.startswith("hunyuan_v1") and kind == "dynamic":
         text = f"supports dynamic scaling of {model_type} only with a fixed alpha, and stops with a KeyError"
         yield Difference.stops(text, "stops with a KeyError")
-    where = layers.section if kind == "longrope" else layers.parameters
-    if kind == "llama3" and ORIGINAL not in where:
+    longest = layers.rope.max_length
+    is_outside = layers.lacks_original or (kind == "longrope" and ORIGINAL not in layers.section)
+    if is_outside and kind == "llama3":
         yield Difference.stops(f"stops without {ORIGINAL} in rope_scaling", "stops with a KeyError")
-    taken = where.get(ORIGINAL, layers.rope.max_length)
-    if kind in ("yarn", "longrope") and taken != layers.rope.original_length:
-        place = "at the top level" if kind == "longrope" else "in rope_scaling"
-        text = f"reads the original length only {place}, and takes {taken:,} tokens"
-        yield Difference("original length", "recomputed", str(taken), text)
+    elif is_outside and longest != layers.rope.original_length:
+        text = f"does not read the original length where it is stated, and takes {longest:,} tokens"
+        yield Difference("original length", "recomputed", str(longest), text)
     if kind == "proportional":
         text = "does not support proportional RoPE and stops with a KeyError"
         yield Difference.stops(text, "stops with a KeyError")
