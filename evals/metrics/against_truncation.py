@@ -19,19 +19,15 @@ from .stored import Stored, sums_of
 
 @dataclass(frozen=True)
 class TruncationRow:
-    """A schedule against truncation at a length, on the tokens at positions [``context``, ``length``), in nats.
+    """A schedule against truncation at a length, on the tokens from the trained length on, in nats.
 
-    ``context`` is the trained length, ``stride`` is the number of tokens that each window of truncation scores, and
-    ``fed`` is the number of tokens fed in all of these windows. ``delta_nll`` is the schedule's loss ``nll`` minus the
+    ``delta_nll`` is the schedule's loss ``nll`` minus the
     loss of truncation, ``truncated_nll``, on the same tokens; if it is below zero, longer context is better. The
     interval is a 95% interval by itself; :class:`.verdicts.VerdictRow` has those that verdicts use, and far repeats.
     """
 
     schedule: str
     length: int
-    context: int
-    stride: int
-    fed: int
     tokens: int
     nll: float
     truncated_nll: float
@@ -50,7 +46,9 @@ class TruncationRow:
 class AgainstTruncation(Metric[Stored, TruncationRow]):
     """The comparison of every schedule with truncation, on tokens with more context than the trained length."""
 
-    row, key, has_facts = TruncationRow, "truncation", True
+    row = TruncationRow
+    key = "truncation"
+    has_facts = True
     columns = {  # noqa: RUF012
         "truncated_nll": "truncated_nll",
         "truncation_delta": "delta_nll",
@@ -67,20 +65,20 @@ class AgainstTruncation(Metric[Stored, TruncationRow]):
         return [row for row in rows if row]
 
     def facts(self, stored: Stored) -> dict[str, object]:
-        """Returns the facts about truncation's windows."""
-        row = self.rows(stored)[0]
-        return {"context": row.context, "stride": row.stride, "fed": row.fed}
+        """Returns truncation's context, the number of tokens that each of its windows scores, and of all fed ones."""
+        last = stored.truncation
+        return {"context": last.length, "stride": last.stride, "fed": last.positions} if last else {}
 
     def to_markdown(self, stored: Stored) -> list[str]:
         """Returns the changes at every length."""
         rows = self.rows(stored)
-        if not rows:
+        last = stored.truncation
+        if not rows or not last:
             return []
-        one = rows[0]
         title = (
-            f"Against truncation, the model without ropescale's scaling on only the last {one.context:,} tokens "
-            f"(windows of {one.context:,} positions, stride {one.stride:,}, {one.fed:,} tokens fed): "
-            f"change in NLL on the tokens from position {one.context:,} on (nats per token; below zero, reading "
+            f"Against truncation, the model without ropescale's scaling on only the last {last.length:,} tokens "
+            f"(windows of {last.length:,} positions, stride {last.stride:,}, {last.positions:,} tokens fed): "
+            f"change in NLL on the tokens from position {last.length:,} on (nats per token; below zero, reading "
             f"further is better; {rests_on(stored)}; {EACH}):"
         )
         cells = [(stored.named(row.schedule), row.length, change_cell(row.change)) for row in rows]
@@ -105,18 +103,16 @@ def past(stored: Stored, last: Truncation, schedule: str, length: int) -> tuple[
 def _row(stored: Stored, last: Truncation, schedule: str, length: int) -> TruncationRow | None:
     """Returns a schedule's row; None if no token counts."""
     ours, theirs = past(stored, last, schedule, length)
-    one, two = sums_of(ours), sums_of(theirs)
+    one = sums_of(ours)
+    two = sums_of(theirs)
     tokens = sum(one.counts)
     if not tokens:
         return None
-    apart = [a.astype(np.float64) - b for a, b in zip(ours, theirs, strict=True)]
+    apart = [a.astype(np.float64) - b for a, b in zip(ours, theirs)]
     change = estimated(stored, one.minus(two), np.concatenate(stored.of_texts(apart)[0]))
     return TruncationRow(
         schedule=schedule,
         length=length,
-        context=last.length,
-        stride=last.stride,
-        fed=last.positions,
         tokens=tokens,
         nll=one.mean,
         truncated_nll=two.mean,

@@ -99,7 +99,8 @@ def _not_apart(stored: Stored, schedule: str) -> list[str]:
 
 def _gain_and_cost(stored: Stored, ppl: dict[str, float], few: str) -> str:
     """Compares the best changed schedule with the baseline at the longest length and within the trained length."""
-    schedule, baseline = _changed(stored, ppl), stored.baseline
+    schedule = _changed(stored, ppl)
+    baseline = stored.baseline
     if schedule is None:
         return ""
     parts = []
@@ -115,7 +116,8 @@ def _past_truncation(stored: Stored, ppl: dict[str, float], few: str) -> str:
 
     Recommends the schedule for far repeats if it is better only on them.
     """
-    schedule, longest = min(ppl, key=ppl.__getitem__), stored.lengths[-1]
+    schedule = min(ppl, key=ppl.__getitem__)
+    longest = stored.lengths[-1]
     past, far = (change_of(stored, schedule, TRUNCATION, longest, tokens) for tokens in (PAST, FAR))
     if past is None or stored.truncation is None:
         beyond = stored.trained_length is not None and longest > stored.trained_length

@@ -76,7 +76,8 @@ def points_of(bins: Iterable[PositionRow]) -> list[drawing.Point]:
 def axis_of(shown: Iterable[Sequence[PositionRow]]) -> drawing.Axis:
     """Returns the axis of positions, with powers of two as ticks."""
     ends = [(bins[0].start, bins[-1].stop) for bins in shown if bins]
-    first, last = min(start for start, _ in ends), max(stop for _, stop in ends)
+    first = min(start for start, _ in ends)
+    last = max(stop for _, stop in ends)
     powers = [2**k for k in range(last.bit_length() + 1) if first <= 2**k <= last]
     return "position (tokens before)", powers or [first, last]
 

@@ -128,7 +128,8 @@ def signed(value: float, decimals: int = TABLE) -> str:
 
 def leans(value: float, low: float, high: float) -> bool:
     """Returns whether an interval is too asymmetric for a ±."""
-    below, above = value - low, high - value
+    below = value - low
+    above = high - value
     return max(below, above) > max(_LEANING * min(below, above), 1e-6 * abs(value))
 
 
@@ -146,7 +147,8 @@ def around(
     """
     if low is None or high is None:
         return f" {NO_INTERVAL}"
-    half, least = (high - low) / 2, 10.0**-decimals
+    half = (high - low) / 2
+    least = 10.0**-decimals
     seems_sure = abs(round(value, decimals)) > round(half, decimals)
     misleads = seems_sure != (low > 0 or high < 0) and max(abs(low), abs(high)) >= least
     if misleads or (leans(value, low, high) and high - low > least):

@@ -72,7 +72,8 @@ def fill(axes: Axes, curves: Curves, x: Axis, y: str, log: bool = False, numbers
     if log:
         axes.set_yscale("log")
     means = [point[1] for points in curves.values() for point in points]
-    least, most = min(means), max(means)
+    least = min(means)
+    most = max(means)
     room = most - least + 1
     low, high = axes.get_ylim()
     if log:
@@ -122,7 +123,8 @@ def length_axis(axes: Axes, ticks: Iterable[int], name: str) -> None:
     axes.set_xscale("log", base=2)
     shown = _spread(sorted(ticks))
     room = 2 ** (0.5 if len(shown) > 1 else 1)
-    low, high = shown[0] / room, shown[-1] * room
+    low = shown[0] / room
+    high = shown[-1] * room
     powers = [2**k for k in range(math.ceil(math.log2(high)) + 1)]
     for steps in ((1,), (1, 1.5), (1, 1.25, 1.5, 1.75)):
         if len(shown) < LEAST_TICKS:

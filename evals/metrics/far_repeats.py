@@ -36,14 +36,16 @@ def last_seen(ids: Sequence[int], order: int = ORDER) -> np.ndarray:
     distances = np.zeros(len(ids), np.int64)
     if len(ids) < order:
         return distances
-    gram, size = _numbered(np.asarray(ids, dtype=np.int64)), 1
+    gram = _numbered(np.asarray(ids, dtype=np.int64))
+    size = 1
     while size < order:  # gives each n-gram a number, by its start; equal n-grams get the same number
         step = min(size, order - size)
         gram = _numbered(gram[:-step] * len(ids) + gram[step:])
         size += step
     by_gram = np.argsort(gram, kind="stable")  # equal n-grams are adjacent, in the order of the text
     same = gram[by_gram[1:]] == gram[by_gram[:-1]]
-    later, earlier = by_gram[1:][same], by_gram[:-1][same]
+    later = by_gram[1:][same]
+    earlier = by_gram[:-1][same]
     distances[later + order - 1] = later - earlier
     return distances
 
@@ -106,7 +108,8 @@ def masks_of(stored: Stored, distance: int | None) -> list[np.ndarray]:
 class FarRepeats(Metric[Stored, RepeatsRow]):
     """The perplexity of far repeats and of all other tokens."""
 
-    row, key = RepeatsRow, "repeats"
+    row = RepeatsRow
+    key = "repeats"
     options = (_DISTANCE,)
 
     def reduce(self, stored: Stored) -> list[RepeatsRow]:

@@ -280,7 +280,9 @@ _SPANS = Option[KeySpans | None](
 class KeyTokens(Metric[Stored, KeyTokensRow]):
     """The perplexity of the tokens inside the key spans."""
 
-    row, key, has_facts = KeyTokensRow, "key_tokens", True
+    row = KeyTokensRow
+    key = "key_tokens"
+    has_facts = True
     options = (_SPANS,)
 
     def check(self, options: Mapping[str, Any], documents: Sequence[Document]) -> None:
@@ -322,7 +324,8 @@ class KeyTokens(Metric[Stored, KeyTokensRow]):
 
     def to_markdown(self, stored: Stored) -> list[str]:
         """Returns the table of perplexities, with the key model and the context that the key tokens were found with."""
-        rows, spans = self.rows(stored), _SPANS.of(stored)
+        rows = self.rows(stored)
+        spans = _SPANS.of(stored)
         if spans is None or not rows:
             return []
         last = rows[-1]

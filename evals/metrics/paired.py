@@ -51,7 +51,8 @@ _COMPARED = ("kl", "kl_low", "kl_high", "top1", "top1_low", "top1_high")
 class Paired(Metric[Stored, PairedRow]):
     """The paired change against the baseline."""
 
-    row, key = PairedRow, "paired"
+    row = PairedRow
+    key = "paired"
     columns = {  # noqa: RUF012
         "baseline": "baseline",
         "delta_nll": "delta_nll",
@@ -91,7 +92,8 @@ def difference(ours: Stored, schedule: str, theirs: Stored, baseline: str, lengt
     measured = (schedule, length) in ours.read_from and (baseline, length) in theirs.read_from
     if not measured or not ours.same_tokens(theirs):
         return None
-    one, other = ours.totals(schedule, length), theirs.totals(baseline, length)
+    one = ours.totals(schedule, length)
+    other = theirs.totals(baseline, length)
     return estimated(ours, one.minus(other), ours.first(schedule, length) - theirs.first(baseline, length))
 
 

@@ -86,7 +86,8 @@ def truncated(stored: Stored) -> list[SimpleNamespace]:
 class Perplexity(Metric[Stored, PerplexityRow]):
     """Perplexity against length."""
 
-    row, key = PerplexityRow, "rows"
+    row = PerplexityRow
+    key = "rows"
     columns = {field.name: field.name for field in fields(PerplexityRow)}  # noqa: RUF012
     picture = Picture("ppl_vs_length.png", "Perplexity against length", draw)
 
@@ -103,7 +104,8 @@ METRIC = Perplexity()
 
 
 def _row(stored: Stored, run: Pass, length: int) -> PerplexityRow:
-    totals, losses = stored.totals(run.schedule, length), stored.losses(run.schedule, length)
+    totals = stored.totals(run.schedule, length)
+    losses = stored.losses(run.schedule, length)
     estimate = estimated(stored, totals, stored.first(run.schedule, length)).within(0)
     whole = prefix(length, stored.bos)
     later = reaching(stored.wanted(run.nll), max(1, length // 2), whole.count + 1)

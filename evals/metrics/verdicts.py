@@ -63,7 +63,8 @@ class VerdictRow:
 class Verdicts(Metric[Stored, VerdictRow]):
     """The comparisons that sentences may draw, by intervals that hold for all of them together."""
 
-    row, key = VerdictRow, "verdicts"
+    row = VerdictRow
+    key = "verdicts"
 
     def reduce(self, stored: Stored) -> list[VerdictRow]:
         """Returns a row for every comparison whose tokens any document has."""
@@ -120,7 +121,8 @@ def rows_of(stored: Stored, differences: Differences, groups: int = 1) -> list[V
 
 def _differences(stored: Stored) -> Differences:
     """Returns the differences of all comparisons."""
-    longest, short = stored.lengths[-1], short_length(stored.lengths, stored.trained_length)
+    longest = stored.lengths[-1]
+    short = short_length(stored.lengths, stored.trained_length)
     labels = [label for label in stored.schedules if (label, longest) in stored.read_from]
     pairs = [(two, one, longest) for one, two in combinations(labels, 2)]
     if short not in (None, longest) and (stored.baseline, short) in stored.read_from:
@@ -137,7 +139,8 @@ def _differences(stored: Stored) -> Differences:
             ours, theirs = past(stored, last, label, longest)
             found[label, TRUNCATION, longest, PAST] = sums_of(ours).minus(sums_of(theirs))
             if masks:
-                far, cut_off = sums_of(picked(ours, masks)), sums_of(picked(theirs, masks))
+                far = sums_of(picked(ours, masks))
+                cut_off = sums_of(picked(theirs, masks))
                 found[label, TRUNCATION, longest, FAR] = far.minus(cut_off)
     return found
 
@@ -317,7 +320,8 @@ def of_two_models(after: Stored, before: Stored, names: tuple[str, str]) -> list
         return []
     few = too_few(max(row.documents for row in rows))
     lengths = sorted({row.length for row in rows})
-    sentences, lines = [], []
+    sentences = []
+    lines = []
     for (one, other), group in groupby(rows, key=lambda row: (row.schedule, row.against)):
         own = {row.length: row for row in group}
         labels = [after.markdown_name(one), before.markdown_name(other)]
@@ -325,7 +329,7 @@ def of_two_models(after: Stored, before: Stored, names: tuple[str, str]) -> list
             effect(own[length].change, "gains", "costs", f"at {length:,} tokens", few)
             for length in dict.fromkeys([max(own), min(own)])
         ]
-        ours, theirs = (f"{name} ({label})" for name, label in zip(names, labels, strict=True))
+        ours, theirs = (f"{name} ({label})" for name, label in zip(names, labels))
         sentences.append(f"Against {theirs}, {ours} {'; it '.join(effects)}{f' ({few})' if few else ''}.")
         cells = [change_cell(own[length].change) if length in own else "" for length in lengths]
         lines.append([*labels, *cells])
@@ -386,7 +390,8 @@ def unmet(stored: Stored, texts: Iterable[str]) -> list[str]:
     """
     wanted = [_measured(stored, read_requirement(text)) for text in texts]
     changes = _changes(stored, wanted)
-    no_verdict, lines = stored.unfinished or worse_than_a_guess(stored), []
+    no_verdict = stored.unfinished or worse_than_a_guess(stored)
+    lines = []
     for each in wanted:
         change = changes[each.schedule, each.length]
         is_shown = change.high is not None and max(change.high, change.per_token) <= each.most

@@ -242,7 +242,8 @@ def _files(asked: Iterable[ParsedSpec]) -> dict[str, str]:
     """
     files = {}
     for each in asked:
-        text, file = spelled_out(each), file_of(each)
+        text = spelled_out(each)
+        file = file_of(each)
         try:
             again = is_same(specs.parse(text), each)
         except ScheduleError:

@@ -17,6 +17,7 @@ from ...request import Request, RequestOptions
 from ..checking import Count, Length
 from ..facts import TRUNCATION
 from ..metrics.base import picked
+from ..metrics.drawing import tokens
 from ..metrics.far_repeats import masks_of
 from ..metrics.stored import Totals, part_of, sums_of
 from ..results.result import Result
@@ -51,8 +52,7 @@ class Deployment:
         return "" if self.engine is None else shlex.join([*words, self.engine])
 
     def _folder(self, target: int) -> str:
-        length = f"{target // 1024}k" if target >= 1024 and target % 1024 == 0 else target
-        return argument(f"{Path(self.model).name or 'model'}-{length}")
+        return argument(f"{Path(self.model).name or 'model'}-{tokens(target)}")
 
 
 @dataclass(frozen=True)
@@ -177,8 +177,8 @@ class FinalistRow:
         short_ppl: the perplexity at the trained length.
         delta, low, high: the objective minus that of ``baseline``, in nats, and an interval that holds simultaneously
             for all pairs of rows.
-        beyond: the mean loss of the tokens beyond the trained length; None if there are none.
-        far: the mean loss of those tokens that also repeat text further back than that length; None if there are none.
+        far: the mean loss of the tokens beyond the trained length that repeat text further back than that length; None
+            if there are none.
         far_tokens: the number of tokens that ``far`` is over.
     """
 
@@ -193,7 +193,6 @@ class FinalistRow:
     delta: float
     low: float | None
     high: float | None
-    beyond: float | None
     far: float | None
     far_tokens: Count
 

@@ -112,7 +112,8 @@ def expected(candidates: int, always: int, race: Sequence[int], held_out: Sequen
         race, held_out: the windows of the race, and the held-out windows.
         most: the largest share of candidates that survives a round.
     """
-    left, fed = candidates, 0
+    left = candidates
+    fed = 0
     for part in slices(race):
         fed += left * len(part)
         left = min(left, math.ceil(most * left) + always)
@@ -154,7 +155,9 @@ def run_race(
     Returns:
         The rounds; the last one keeps the best :data:`FINALISTS` candidates.
     """
-    left, seen, rounds = list(candidates), [], []
+    left = list(candidates)
+    seen = []
+    rounds = []
     parts = slices(windows)
     for number, part in enumerate(parts, 1):
         seen = sorted([*seen, *part])
@@ -274,7 +277,8 @@ def difference(stored: Stored, weights: Mapping[int, float], one: str, other: st
 
 
 def _weighted(stored: Stored, weights: Mapping[int, float], one: str, other: str) -> tuple[list[float], list[float]]:
-    sums, shares = np.zeros(1), np.zeros(1)
+    sums = np.zeros(1)
+    shares = np.zeros(1)
     for length, weight in weights.items():
         totals = stored.totals(one, length)
         if other:

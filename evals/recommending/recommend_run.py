@@ -57,10 +57,14 @@ class RecommendRun:
         options: RecommendOptions,
     ) -> None:
         self.backend = backend
-        self.corpus, self.objective, self.candidates, self.options = corpus, objective, candidates, options
+        self.corpus = corpus
+        self.objective = objective
+        self.candidates = candidates
+        self.options = options
         self.notes = options.text.notes
         everything = list(range(len(corpus.documents)))
-        self.race, self.held_out = list[int](), everything
+        self.race = list[int]()
+        self.held_out = everything
         if not candidates.served:
             self.race, self.held_out = split_windows(corpus.windows, options.search)
         self.rounds: list[Round] = []
@@ -83,8 +87,10 @@ class RecommendRun:
             store: the store of finished batches.
             group: the processes that share the work.
         """
-        self._store, self._group = store, group
-        last, known = store.last, self.batch_tokens
+        self._store = store
+        self._group = group
+        last = store.last
+        known = self.batch_tokens
         # Batches of a different size would not match the stored ones.
         if self.options.text.batch_tokens is None and last.get("whole") == self.whole.facts:
             before = last.get("batch_tokens")
@@ -113,7 +119,8 @@ class RecommendRun:
 
     def result(self) -> Recommendation:
         """Returns the recommendation."""
-        options, path = self.options, self.backend.facts["path"]
+        options = self.options
+        path = self.backend.facts["path"]
         deployment = Deployment(options.name or path, options.revision, options.text.patching, options.engine)
         evidence = Evidence(
             losses=self.losses,
@@ -137,7 +144,8 @@ class RecommendRun:
     @property
     def _comparison(self) -> Result:
         """The finalists' measurement on the held-out text."""
-        part, facts = part_of(self.losses, self.held_out), self._part(self.held_out).facts
+        part = part_of(self.losses, self.held_out)
+        facts = self._part(self.held_out).facts
         data = part.data | {name: facts[name] for name in ("documents", "windows", "tokens")}
         return replace(part, data=data, passes=[each for each in part.passes if each.schedule in self.finalists])
 
@@ -187,7 +195,8 @@ class RecommendRun:
         return self.losses
 
     def _run_race(self) -> list[Round]:
-        specs, always = self.candidates.specs, self.candidates.always
+        specs = self.candidates.specs
+        always = self.candidates.always
         if not self.race:
             return []
         if len(specs) <= len(always):
@@ -214,7 +223,8 @@ class RecommendRun:
 
         The stride is None if truncation costs more than the finalists, or cannot be measured.
         """
-        short, specs = self.objective.short, self.candidates.specs
+        short = self.objective.short
+        specs = self.candidates.specs
         if self.backend.trained != short:
             return None, ""
         finalists = len(specs) if self.candidates.served else FINALISTS + len(self.candidates.always)
@@ -227,7 +237,8 @@ class RecommendRun:
 
     @property
     def _truncation_positions(self) -> int:
-        stride, goal = self._truncation[0], self.objective
+        stride = self._truncation[0]
+        goal = self.objective
         if stride is None:
             return 0
         return positions_of([goal.target - goal.short] * len(self.held_out), goal.short, stride)
@@ -242,7 +253,8 @@ class RecommendRun:
             notes=self.notes,
             logits_bytes=self.options.text.logits_bytes,
         )
-        documents, bos = self._part(self.race).documents, "no" if self.corpus.bos is None else self.corpus.bos
+        documents = self._part(self.race).documents
+        bos = "no" if self.corpus.bos is None else self.corpus.bos
         try:
             windows = feed_text(documents, self.objective.target, None, bos, options, judged=False)
             run = SearchRun(self.backend, windows, options)
@@ -256,10 +268,13 @@ class RecommendRun:
     # --- notes and the record ---
 
     def _announce(self) -> None:
-        goal, specs, documents = self.objective, self.candidates.specs, len(self.corpus.windows)
+        goal = self.objective
+        specs = self.candidates.specs
+        documents = len(self.corpus.windows)
         tokens = goal.target * expected(len(specs), len(self.candidates.always), self.race, self.held_out, self._most)
         tokens += self._truncation_positions
-        searched, more = 0, ""
+        searched = 0
+        more = ""
         if self.options.search and goal.is_beyond:
             searched = goal.target * SearchOptions(budget_tokens=self.options.search_tokens).feeds(goal.target)
             tokens += searched + goal.target * len(self.held_out)

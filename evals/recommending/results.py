@@ -11,7 +11,7 @@ from ...files import local_path
 from ...output.formatting import code_span, markdown, sentence
 from ...output.plotting import in_style
 from ..facts import TRUNCATION
-from ..metrics.base import Metric, Picture, mean_of, perplexities
+from ..metrics.base import Metric, Picture, perplexities
 from ..metrics.cells import Line, digits, exp, percent
 from ..metrics.drawing import Curves, short, style_of, tokens
 from ..metrics.stored import part_of
@@ -42,7 +42,9 @@ def draw_front(stored: Recommendation) -> Figure:
     Raises:
         RopescaleError: matplotlib is not installed.
     """
-    rows, chosen, protocol = stored.rows, stored.schedule, stored.protocol
+    rows = stored.rows
+    chosen = stored.schedule
+    protocol = stored.protocol
     good = [row for row in rows if row.delta_target <= _FAR or row.schedule == chosen]
     costs = [row.delta_short for row in good if row.front or row.schedule == chosen]
     most = max(costs) + max(_LEAST_ROOM, max(costs) - min(costs))
@@ -75,7 +77,8 @@ def draw_front(stored: Recommendation) -> Figure:
 class Advice(Metric["Recommendation", AnswerRow]):
     """The recommendation in a few sentences, and the commands."""
 
-    row, key = AnswerRow, "answer"
+    row = AnswerRow
+    key = "answer"
 
     def reduce(self, stored: Recommendation) -> list[AnswerRow]:
         """Returns a list of one row."""
@@ -90,7 +93,8 @@ class Advice(Metric["Recommendation", AnswerRow]):
 class AllCandidates(Metric["Recommendation", CandidateRow]):
     """Every candidate against YaRN's default, on the windows that the candidate was measured on."""
 
-    row, key = CandidateRow, "rows"
+    row = CandidateRow
+    key = "rows"
     picture = Picture(
         "candidates.png",
         "Every candidate: at the target, and within the trained length",
@@ -100,8 +104,10 @@ class AllCandidates(Metric["Recommendation", CandidateRow]):
     def reduce(self, stored: Recommendation) -> list[CandidateRow]:
         """Returns one row per candidate, sorted by the objective, best first."""
         evidence = stored.measured
-        goal, usual = evidence.objective, evidence.candidates.usual
-        specs, same = evidence.candidates.specs, evidence.candidates.same
+        goal = evidence.objective
+        usual = evidence.candidates.usual
+        specs = evidence.candidates.specs
+        same = evidence.candidates.same
         measured = {spec: evidence.measured(spec) for spec in specs}
         parts = {windows: part_of(evidence.losses, windows) for windows in measured.values()}
 
@@ -110,7 +116,7 @@ class AllCandidates(Metric["Recommendation", CandidateRow]):
 
         points = [(change(spec, {goal.target: 1}).mean, change(spec, {goal.short: 1}).mean) for spec in specs]
         rows = []
-        for spec, point, is_on in zip(specs, points, on_front(points), strict=True):
+        for spec, point, is_on in zip(specs, points, on_front(points)):
             whole = change(spec, goal.weights)
             rounds = sum(spec in each.candidates for each in evidence.rounds)
             figures = (rounds, len(measured[spec]), whole.mean, whole.low, whole.high, *point)
@@ -125,18 +131,20 @@ class AllCandidates(Metric["Recommendation", CandidateRow]):
 class Finalists(Metric["Recommendation", FinalistRow]):
     """The finalists, and truncation, on the held-out text."""
 
-    row, key = FinalistRow, "paired"
+    row = FinalistRow
+    key = "paired"
 
     def reduce(self, stored: Recommendation) -> list[FinalistRow]:
         """Returns one row per finalist and one for truncation if measured, sorted by the objective."""
-        evidence, chosen = stored.measured, stored.schedule
-        goal, held_out = evidence.objective, evidence.comparison
+        evidence = stored.measured
+        chosen = stored.schedule
+        goal = evidence.objective
+        held_out = evidence.comparison
         rows = []
         for label in evidence.judged:
             at_target = estimate(held_out, {goal.target: 1}, label)
             _, ppl_low, ppl_high = perplexities(at_target)
             change = difference(held_out, goal.weights, label, chosen, evidence.level)
-            beyond = mean_of(held_out, [nll[goal.short - 1 :] for nll in held_out.losses(label, goal.target)])
             far = evidence.far_repeats(label)
             rows.append(
                 FinalistRow(
@@ -151,7 +159,6 @@ class Finalists(Metric["Recommendation", FinalistRow]):
                     delta=change.mean,
                     low=change.low,
                     high=change.high,
-                    beyond=beyond and beyond.mean,
                     far=far.mean if any(far.counts) else None,
                     far_tokens=sum(far.counts),
                 )
@@ -168,10 +175,12 @@ def finalists_table(stored: Recommendation, columns: int) -> list[str]:
 
     The differences are in perplexity, weighted over both lengths. Returns an empty list if there is only one finalist.
     """
-    rows, protocol = FINALISTS.rows(stored), stored.protocol
+    rows = FINALISTS.rows(stored)
+    protocol = stored.protocol
     if len(rows) < 2:
         return []
-    target, trained = protocol["target_length"], protocol["trained_length"]
+    target = protocol["target_length"]
+    trained = protocol["trained_length"]
     header = ["schedule", f"at {target:,}", f"at {trained:,}", "difference", "far repeats"]
     labels = {row.schedule: stored.markdown_name(row.schedule) for row in rows}
     labels[TRUNCATION] = f"truncation (last {trained:,})"
@@ -188,7 +197,8 @@ def finalists_table(stored: Recommendation, columns: int) -> list[str]:
 class LeftOut(Metric["Recommendation", LeftOutRow]):
     """The schedules that were not tried."""
 
-    row, key = LeftOutRow, "left_out"
+    row = LeftOutRow
+    key = "left_out"
 
     def reduce(self, stored: Recommendation) -> list[LeftOutRow]:
         """Returns one row per schedule that was not tried."""
@@ -200,7 +210,9 @@ class LeftOut(Metric["Recommendation", LeftOutRow]):
         return [f"Not tried: {'; '.join(rows)}."] if rows else []
 
 
-ANSWER, FINALISTS, CANDIDATES = Advice(), Finalists(), AllCandidates()
+ANSWER = Advice()
+FINALISTS = Finalists()
+CANDIDATES = AllCandidates()
 
 METRICS: tuple[Metric[Any, Any], ...] = (ANSWER, FINALISTS, CANDIDATES, LeftOut())
 
@@ -290,7 +302,8 @@ class Recommendation(Saved):
 
     def rests_on(self) -> str:
         """Describes the windows that were measured, and the intervals."""
-        number, length = self.protocol["held_out_windows"], self.protocol["target_length"]
+        number = self.protocol["held_out_windows"]
+        length = self.protocol["target_length"]
         on = f"Measured on {number:,} piece{'s' * (number != 1)} of the text ({length:,} tokens each)"
         apart = self.protocol["race_windows"] and self.protocol["race_windows"] + number == self.data["windows"]
         note = f" {self.answer.note}" if self.answer.note else ""
@@ -299,7 +312,9 @@ class Recommendation(Saved):
 
     def protocol_line(self) -> str:
         """Returns sentences that describe the race and the protocol."""
-        protocol, number, raced = self.protocol, self.data["documents"], self.protocol["race_windows"]
+        protocol = self.protocol
+        number = self.data["documents"]
+        raced = self.protocol["race_windows"]
         rounds = [f"{each} schedules on {windows} window{'s' * (windows != 1)}" for each, windows in protocol["rounds"]]
         race = ""
         if rounds:
@@ -314,7 +329,8 @@ class Recommendation(Saved):
         )
 
     def _curves(self) -> Curves:
-        short, target = self.protocol["trained_length"], self.protocol["target_length"]
+        short = self.protocol["trained_length"]
+        target = self.protocol["target_length"]
         return {
             row.schedule: [(short, row.short_ppl, None, None), (target, row.ppl, row.ppl_low, row.ppl_high)]
             for row in self.finalists

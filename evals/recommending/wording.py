@@ -17,10 +17,13 @@ from .race import LEARNING, difference, estimate
 
 def answer(evidence: Evidence) -> AnswerRow:
     """Returns the recommendation."""
-    decision, goal = evidence.decision, evidence.objective
-    settled, few = not goal.is_beyond, too_few(evidence.comparison.texts, "documents to test on")
+    decision = evidence.decision
+    goal = evidence.objective
+    settled = not goal.is_beyond
+    few = too_few(evidence.comparison.texts, "documents to test on")
     chosen = AS_IS if settled else decision.chosen
-    guessed, text = worse_than_a_guess(evidence), _sentences(evidence, few)
+    guessed = worse_than_a_guess(evidence)
+    text = _sentences(evidence, few)
     if guessed:  # statements that do not depend on losses
         text = f"{guessed} {text}" if settled else guessed
     named = not guessed and chosen != AS_IS
@@ -39,7 +42,8 @@ def answer(evidence: Evidence) -> AnswerRow:
 
 def worse_than_a_guess(evidence: Evidence) -> str:
     """Returns a warning if the unchanged model is worse than a uniform guess at the shortest length; else ""."""
-    losses, length = evidence.losses, evidence.objective.lengths[0]
+    losses = evidence.losses
+    length = evidence.objective.lengths[0]
     known = (AS_IS, length) in losses.read_from
     return guessing(estimate(losses, {length: 1}, AS_IS).mean, length, evidence.vocabulary) if known else ""
 
@@ -66,10 +70,13 @@ def cannot_decide(documents: int, target: int, search: bool) -> str:
 
 def _sentences(evidence: Evidence, few: str) -> str:
     """Names the recommended schedule, and compares it with all other schedules and with truncation."""
-    goal, decision, name = evidence.objective, evidence.decision, evidence.candidates.named
+    goal = evidence.objective
+    decision = evidence.decision
+    name = evidence.candidates.named
     if not goal.is_beyond:
         return not_needed(goal)
-    chosen, share = name(decision.chosen), f"{math.expm1(evidence.tolerance):.1%} of perplexity"
+    chosen = name(decision.chosen)
+    share = f"{math.expm1(evidence.tolerance):.1%} of perplexity"
     if few:
         said = f"Undecided, because {few}: of the schedules, {chosen} has the lowest loss."
     elif decision.open:
@@ -89,11 +96,13 @@ def _perplexities(evidence: Evidence) -> str:
 
     The sentence also has the cost within the trained length.
     """
-    goal, candidates, chosen = evidence.objective, evidence.candidates, evidence.decision.chosen
+    goal = evidence.objective
+    candidates = evidence.candidates
+    chosen = evidence.decision.chosen
     held_out = evidence.comparison
     usual = [spec for spec in dict.fromkeys([AS_IS, candidates.usual]) if spec != chosen]
     own, *others = (digits(exp(estimate(held_out, {goal.target: 1}, each).mean), 4) for each in (chosen, *usual))
-    against = ", ".join(f"{candidates.named(spec)} {ppl}" for spec, ppl in zip(usual, others, strict=True))
+    against = ", ".join(f"{candidates.named(spec)} {ppl}" for spec, ppl in zip(usual, others))
     place = f"At {goal.target:,} tokens (factor {goal.target / goal.trained:.4g}; measure again for another)"
     said = f"{place} its perplexity is {own}{f' ({against})' if against else ''}"
     if chosen == AS_IS:
@@ -106,9 +115,11 @@ def against_truncation(evidence: Evidence) -> str:
     """Compares truncation with the chosen schedule, by the interval; "" if truncation was not measured."""
     if not evidence.truncates:
         return ""
-    chosen, held_out = evidence.decision.chosen, evidence.comparison
+    chosen = evidence.decision.chosen
+    held_out = evidence.comparison
     change = difference(held_out, evidence.objective.weights, TRUNCATION, chosen, evidence.level)
-    said, mean = f"truncating the input to its last {evidence.objective.short:,} tokens", percent(change)
+    said = f"truncating the input to its last {evidence.objective.short:,} tokens"
+    mean = percent(change)
     if change.sign is None:
         return f"Whether {said} is better is undecided: {mean}."
     if change.sign > 0:

@@ -96,7 +96,9 @@ def against_length(series: Sequence[Series], key: str) -> tuple[str, str]:
 
     Perplexity and the loss of the second half have intervals.
     """
-    lines, cells, stem = {}, [], key.removesuffix("_nll")
+    lines = {}
+    cells = []
+    stem = key.removesuffix("_nll")
     for each in series:
         for row in [*each.result.rows, *truncated(each.result)]:
             value, low, high = (getattr(row, name, None) for name in (key, f"{stem}_low", f"{stem}_high"))
@@ -153,7 +155,7 @@ def _by_length(name: str, lines: Lines, y: str, x: Axis | None = None, log: bool
         lengths = sorted({int(at) for points in lines.values() for at, *_ in points})
         curves = {each.label: points for each, points in lines.items()}
         drawing.fill(axes, curves, x or (drawing.LENGTH, lengths), y, log, [each.number for each in lines])
-        for bars, each in zip(axes.containers, lines, strict=True):
+        for bars, each in zip(axes.containers, lines):
             for part in bars.get_children():
                 part.set_gid(f"series-{each.number}")
         if sides:

@@ -72,7 +72,8 @@ def page(runs: Sequence[StoredRun], title: str | None = None) -> str:
         models = dict.fromkeys(Path(run.results["model"]["path"]).name for run in runs)
         sources = dict.fromkeys(run.results["data"]["source"] for run in runs)
         title = f"{', '.join(models)}: {', '.join(sources)}, {date.today()}"
-    series, parts = figures.series_of(runs), []
+    series = figures.series_of(runs)
+    parts = []
     for number, run in enumerate(runs):
         with refusing_damage(run.folder / RESULTS):  # results of another version may lack figures
             tables = run.report
@@ -137,7 +138,8 @@ def _against(base: Series, schedules: Sequence[Series]) -> dict[str, object]:
 
 def _figure(number: int, run: StoredRun) -> str:
     """Returns the figure of a run of another kind than perplexity; "" for others."""
-    results, name = cast(Mapping[str, Any], run.results), f"run-{number}"
+    results = cast(Mapping[str, Any], run.results)
+    name = f"run-{number}"
     if EFFECTIVE.key in results:
         return figures.svg(heat_maps_of(ACCURACY.read(results), results), name)
     if FINDING.key in results:

@@ -67,7 +67,7 @@ def load(folders: Sequence[str | Path]) -> list[StoredRun]:
     while len({path.parts[-depth:] for path in real}) < len(real):
         depth += 1
     runs = []
-    for path, whole in zip(paths, real, strict=True):
+    for path, whole in zip(paths, real):
         results = read_results(path)
         result = Result.of(path, results) if LOSSES in results["files"] else None
         runs.append(StoredRun(path, "/".join(whole.parts[-depth:]), results, result))

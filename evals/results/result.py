@@ -65,7 +65,8 @@ class Result(Stored, Saved):
         """
         losses = read_losses(path, results)
         with refusing_damage(path / RESULTS):
-            rows, pairs = perplexity.METRIC.read(results), paired.METRIC.read(results)
+            rows = perplexity.METRIC.read(results)
+            pairs = paired.METRIC.read(results)
             made = cls(
                 results["model"],
                 results["data"],
@@ -191,7 +192,8 @@ class Result(Stored, Saved):
 
     def rests_on(self) -> str:
         """Describes the sample and the intervals in plain words; :meth:`protocol_line` describes the method."""
-        number, pieces = self.data["documents"], self.data.get("windows")
+        number = self.data["documents"]
+        pieces = self.data.get("windows")
         said = f"Measured on {number:,} document{'s' * (number != 1)}"
         if not self.sliding and pieces not in (None, number):
             said += f", in {pieces:,} pieces of {self.lengths[-1]:,} tokens"
@@ -371,7 +373,8 @@ def read_losses(folder: Path, results: Results) -> Parsed:
 def _read(index: Parsed, tensors: Mapping[str, np.ndarray]) -> Parsed:
     def read(kind: type[T], entry: dict[str, Any]) -> T:
         """Returns an entry with its tensors, each as a list by window."""
-        name, sizes = entry.pop("name"), entry.pop("sizes")
+        name = entry.pop("name")
+        sizes = entry.pop("sizes")
         for field in _ENDS.keys() & kind.__annotations__.keys():
             whole = tensors[name + _ENDS[field]]
             entry[field] = list(whole) if sizes is None else np.split(whole, np.cumsum(sizes)[:-1])

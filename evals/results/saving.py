@@ -191,7 +191,8 @@ class Saved(Measured, ABC):
         Raises:
             CheckpointError: the folder cannot be written, or contains different results or more results.
         """
-        path, plots = folder.writable_folder(out, self.kind), self._plots()
+        path = folder.writable_folder(out, self.kind)
+        plots = self._plots()
         own = {
             "results.csv": _encoded(self.to_csv()),
             **self._other_files(),
@@ -220,7 +221,8 @@ class Saved(Measured, ABC):
 
     def _origin(self) -> str:
         """Returns the lines of REPORT.md on the model, the data, and how and when the results were made."""
-        model, command = self.model, folder.store.own_command()
+        model = self.model
+        command = folder.store.own_command()
         versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
         device = f" on {escaped(model['device'])}" if "device" in model else ""
         kernel = f", {escaped(model['attention'])}" if "attention" in model else ""

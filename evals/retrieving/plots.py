@@ -34,7 +34,7 @@ def heat_maps(
     Raises:
         RopescaleError: matplotlib is not installed.
     """
-    schedules, parts, lengths = ([*dict.fromkeys(keys)] for keys in zip(*cells, strict=True))
+    schedules, parts, lengths = ([*dict.fromkeys(keys)] for keys in zip(*cells))
     losses = [loss for _, loss in cells.values()]
     width = max(2.2, 0.5 + 0.52 * len(lengths))
     height = max(1.9, 0.9 + 0.27 * len(parts))
@@ -44,13 +44,13 @@ def heat_maps(
     with in_style(2.9 + 2 * width, 0.8 + height * len(schedules), **{"axes.grid": False}) as figure:
         panels = figure.subplots(len(schedules), 2, squeeze=False)
         kinds = (
-            ("accuracy", COLOURS, 0.0, 1.0, "{:.2f}"),
-            ("answer NLL (nats)", f"{COLOURS}_r", min(losses), max(losses), "{:.1f}"),
+            ("accuracy", COLOURS, (0.0, 1.0), "{:.2f}"),
+            ("answer NLL (nats)", f"{COLOURS}_r", (min(losses), max(losses)), "{:.1f}"),
         )
-        for column, (label, *style) in enumerate(kinds):
-            for axes, schedule in zip(panels[:, column], schedules, strict=True):
+        for column, (label, colours, scale, form) in enumerate(kinds):
+            for axes, schedule in zip(panels[:, column], schedules):
                 rows = [[cells.get((schedule, part, length), missing) for length in lengths] for part in parts]
-                _heat_map(axes, np.array(rows)[:, :, column], *style)
+                _heat_map(axes, np.array(rows)[:, :, column], colours, scale, form)
                 axes.set_xticks(range(len(lengths)), [tokens(length) for length in lengths], fontsize=8)
                 axes.set_yticks(range(len(parts)), [short(part, 20) for part in parts], fontsize=8)
                 axes.set_title(short(name(schedule), 30), loc="left", fontsize=9)
@@ -64,9 +64,9 @@ def heat_maps(
     return figure
 
 
-def _heat_map(axes: Axes, values: np.ndarray, colours: str, least: float, most: float, form: str) -> None:
+def _heat_map(axes: Axes, values: np.ndarray, colours: str, scale: tuple[float, float], form: str) -> None:
     """Draws cells, [rows, columns], with their numbers. Missing cells of an interrupted run (NaN) have no number."""
-    image = axes.imshow(values, cmap=colours, vmin=least, vmax=most, aspect="auto")
+    image = axes.imshow(values, cmap=colours, vmin=scale[0], vmax=scale[1], aspect="auto")
     for (y, x), value in np.ndenumerate(values):
         if not np.isnan(value):
             red, green, blue, _ = image.to_rgba(np.array(value))

@@ -148,10 +148,13 @@ def make_prompts(
         DataError: a length or a depth is invalid, a length is too short, the file does not exist, or a
             length has no prompt of the file.
     """
-    sizes, bos = check_lengths(lengths), documents.bos_id(options.bos, tokenizer)
+    sizes = check_lengths(lengths)
+    bos = documents.bos_id(options.bos, tokenizer)
     if options.prompts is not None:
         return _from_file(tokenizer, sizes, bos, options)
-    places, trials, seed = check_depths(depths), options.trials, options.seed
+    places = check_depths(depths)
+    trials = options.trials
+    seed = options.seed
     made = {each: passkey_prompts(tokenizer, each, places, trials, seed=seed, bos=bos) for each in sizes}
     protocol = {"task": PASSKEY, "trials": trials, "seed": seed, "bos": options.bos, "depths": list(places)}
     return RetrievalPrompts(tokenizer, bos, made, GENERATED, protocol)
@@ -199,14 +202,17 @@ def _from_file(
     for BOS.
     """
     fields = PromptFields(options.prompt_field, options.answer_field)
-    given, name = options.prompts, "in memory"
+    given = options.prompts
+    name = "in memory"
     if isinstance(given, (str, Path)):
         rows, name = read_prompts(given, fields)
     else:
         rows = (prompt_row(row, fields, f"prompt {number}", "prompts") for number, row in enumerate(given or ()))
     encoder = TextEncoder(tokenizer)
     made: dict[int, list[Prompt]] = {length: [] for length in lengths}
-    skipped, taken, new_tokens = Counter[str](), Counter[tuple[str, int]](), Counter[str]()
+    skipped = Counter[str]()
+    taken = Counter[tuple[str, int]]()
+    new_tokens = Counter[str]()
     longest = 0
     for row in rows:
         if len(encoder.first(row.prompt.encode(), lengths[-1] + 1)) > lengths[-1]:  # before all of it is read
@@ -253,7 +259,7 @@ def _prompt_of(row: PromptRow, encoder: TextEncoder, bos: int | None, options: R
         task=row.task,
         questions=tuple(
             Question(np.array([*first, *encoded.ids], np.int64), text, len(encoded) - before)
-            for text, (encoded, before) in zip(texts, whole, strict=True)
+            for text, (encoded, before) in zip(texts, whole)
         ),
         generation=Generation(
             ids=np.array([*first, *encoder.whole(row.prompt).ids], np.int64),
@@ -271,7 +277,8 @@ def prompts_sha256(prompts: Iterable[Prompt]) -> str:
     """
     digest = hashlib.sha256()
     for prompt in prompts:
-        parts, sizes = [], []
+        parts = []
+        sizes = []
         for question in prompt.questions:
             parts.append(question.ids)
             sizes += [len(question.ids), question.tokens]

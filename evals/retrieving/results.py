@@ -170,7 +170,9 @@ def heat_maps_of(rows: Sequence[AccuracyRow], about: Parsed) -> Figure:
     Args:
         about: the model, the data and the protocol of the run, as in results.json.
     """
-    model, protocol, count = about["model"], about["protocol"], about["data"]["documents"]
+    model = about["model"]
+    protocol = about["protocol"]
+    count = about["data"]["documents"]
     title = f"Retrieval ({protocol['task']}): {Path(model['path']).name}\n{count:,} prompts"
     shown = [row for row in rows if not row.is_overall] or rows
     cells = {(row.schedule, row.part, row.length): (row.accuracy, row.answer_nll) for row in shown}
@@ -181,7 +183,8 @@ def heat_maps_of(rows: Sequence[AccuracyRow], about: Parsed) -> Figure:
 class Accuracy(Metric["Retrieval", AccuracyRow]):
     """The accuracy and answer NLL of every schedule."""
 
-    row, key = AccuracyRow, "rows"
+    row = AccuracyRow
+    key = "rows"
     picture = Picture("retrieval.png", "Accuracy and answer NLL by length and depth", draw)
 
     def reduce(self, stored: Retrieval) -> list[AccuracyRow]:
@@ -193,7 +196,9 @@ class Accuracy(Metric["Retrieval", AccuracyRow]):
     def to_markdown(self, stored: Retrieval) -> list[str]:
         """Returns a table of accuracies and a table of NLLs, over all depths or tasks."""
         overall = [row for row in self.rows(stored) if row.is_overall]
-        effective, tasks, from_file = EFFECTIVE.rows(stored), stored.tasks, stored.is_from_file
+        effective = EFFECTIVE.rows(stored)
+        tasks = stored.tasks
+        from_file = stored.is_from_file
         names = [stored.markdown_name(row.schedule) for row in effective]
         losses = []
         for row in overall:
@@ -216,11 +221,13 @@ class Accuracy(Metric["Retrieval", AccuracyRow]):
 class PairedLoss(Metric["Retrieval", PairedAnswersRow]):
     """The paired change of the answer NLL against the baseline."""
 
-    row, key = PairedAnswersRow, "paired"
+    row = PairedAnswersRow
+    key = "paired"
 
     def reduce(self, stored: Retrieval) -> list[PairedAnswersRow]:
         """Returns one row for each schedule except the baseline and each length that both have."""
-        baseline, tables = stored.baseline, stored.tables
+        baseline = stored.baseline
+        tables = stored.tables
         found = [key for key in tables if key[0] != baseline and (baseline, key[1]) in tables]
         comparisons = len({schedule for schedule, _ in found})
         rows = []
@@ -251,7 +258,8 @@ class EffectiveLength(Metric["Retrieval", EffectiveRow]):
     everywhere has no effective length.
     """
 
-    row, key = EffectiveRow, "effective"
+    row = EffectiveRow
+    key = "effective"
 
     def reduce(self, stored: Retrieval) -> list[EffectiveRow]:
         """Returns one row per schedule."""
@@ -269,7 +277,9 @@ class EffectiveLength(Metric["Retrieval", EffectiveRow]):
         return rows
 
 
-ACCURACY, PAIRED, EFFECTIVE = Accuracy(), PairedLoss(), EffectiveLength()
+ACCURACY = Accuracy()
+PAIRED = PairedLoss()
+EFFECTIVE = EffectiveLength()
 
 
 def _accuracy(
@@ -384,7 +394,8 @@ class Retrieval(Saved):
 
     def protocol_line(self) -> str:
         """Describes the protocol in sentences."""
-        protocol, baseline = self.protocol, self.markdown_name(self.baseline)
+        protocol = self.protocol
+        baseline = self.markdown_name(self.baseline)
         shortest = f"{self.lengths[0]:,} tokens"
         how = f"{'BOS first' if protocol['has_bos'] else 'no BOS'}, {self.model['dtype']}"
         needed = self.effective[0].needed

@@ -42,7 +42,9 @@ class RetrievalRun:
     def __init__(
         self, backend: Backend, prompt_set: RetrievalPrompts, schedules: Schedules, options: RetrievalOptions
     ) -> None:
-        self.backend, self.prompt_set, self.options = backend, prompt_set, options
+        self.backend = backend
+        self.prompt_set = prompt_set
+        self.options = options
         self.notes = options.notes
         backend.refuse(max(prompt_set.prompts), self.notes)
         self.variants, self.baseline = backend.variants(schedules, self.notes)
@@ -121,13 +123,15 @@ class RetrievalRun:
             decode = self.prompt_set.tokenizer.decode
             answers: dict[int, Answer] = {}
             for batch in job.plan.batches:
-                arrays, start = finished[batch.number], 0
+                arrays = finished[batch.number]
+                start = 0
                 for number, ids in zip(batch.feeds, arrays["ids"], strict=True):
                     prompt = prompts[number]
                     own = slice(start, start + prompt.answer_tokens)
                     start = own.stop
                     correct = bool(arrays["first"][own].all())
-                    score, written = float(correct), None
+                    score = float(correct)
+                    written = None
                     if asked := prompt.generation:
                         written = str(decode(ids[ids >= 0].tolist(), skip_special_tokens=True))
                         score = share_found(written, asked.answers, asked.any_of)

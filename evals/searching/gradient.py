@@ -59,7 +59,7 @@ def search(space: Space, budget: Budget, windows: Sequence[WeightedWindow], tria
         decay = 0.5 * (1 + math.cos(math.pi * step / steps))
         point = space.nearest(torch.lerp(before, numbers, rates * decay).tolist())
         numbers.copy_(torch.tensor(point, dtype=torch.float64))
-        average = tuple(a + AVERAGING * (p - a) for a, p in zip(average, point, strict=True))
+        average = tuple(a + AVERAGING * (p - a) for a, p in zip(average, point))
         if step in checked_after:
             checks.append(trials.check(average))
             if least(checks[-PATIENCE:]).loss > least(checks).loss:
@@ -118,7 +118,10 @@ class Trials:
     def __init__(
         self, evaluator: Evaluator, choosing: Sequence[WeightedWindow], kept: Steps, progress: Progress
     ) -> None:
-        self._evaluator, self._choosing, self._kept, self._progress = evaluator, choosing, kept, progress
+        self._evaluator = evaluator
+        self._choosing = choosing
+        self._kept = kept
+        self._progress = progress
         self.steps: list[Trial] = []
         self.checks: list[Trial] = []
         self.spent = 0
@@ -157,7 +160,8 @@ class Trials:
         trials += [Trial(self.spent, point, loss) for point, loss in zip(points, losses, strict=True)]
         if is_new:
             where = " held out" if trials is self.checks else ""
-            first, best = self.checks[0].loss, least(self.checks).loss
+            first = self.checks[0].loss
+            best = least(self.checks).loss
             state = f"loss {min(losses):.4f}{where} (held out {first:.4f} at first, {best:.4f} at best)"
             self._progress.say(state)
             self._progress.add(tokens)

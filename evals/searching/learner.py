@@ -49,7 +49,8 @@ class LiveTables:
     """
 
     def __init__(self, model: nn.Module, plan: Plan) -> None:
-        self.model, self.plan = model, plan
+        self.model = model
+        self.plan = plan
 
     @contextmanager
     def patched(self) -> Iterator[None]:
@@ -221,7 +222,10 @@ class Evaluator:
     """
 
     def __init__(self, learner: Learner, live: LiveTables, space: Space, group: Group) -> None:
-        self._learner, self._live, self._space, self._group = learner, live, space, group
+        self._learner = learner
+        self._live = live
+        self._space = space
+        self._group = group
 
     def means(self, points: Sequence[Point], windows: Sequence[WeightedWindow]) -> list[float]:
         """Returns the mean loss of windows at each point.
@@ -240,12 +244,13 @@ class Evaluator:
             RunError: a loss is not finite.
         """
         jobs = [partial(self._step, point, window) for window in windows]
-        losses, slopes = zip(*self._shared(jobs), strict=True)
-        return sum(losses) / len(windows), [sum(each) / len(windows) for each in zip(*slopes, strict=True)]
+        losses, slopes = zip(*self._shared(jobs))
+        return sum(losses) / len(windows), [sum(each) / len(windows) for each in zip(*slopes)]
 
     def _shared(self, jobs: Sequence[Callable[[], T]]) -> list[T]:
         """Distributes jobs over the processes, and returns all results in order."""
-        world, found = self._group.world, dict[int, T]()
+        world = self._group.world
+        found = dict[int, T]()
         for each in self._group.from_all({n: jobs[n]() for n in range(world.rank, len(jobs), world.size)}):
             found |= each
         return [found[n] for n in range(len(jobs))]
@@ -267,6 +272,6 @@ class Evaluator:
         """
         loss = float((window.weights * nll.double()).sum())
         if not loss < float("inf"):
-            named = ", ".join(f"{name} {value:.4g}" for name, value in zip(self._space.names, point, strict=True))
+            named = ", ".join(f"{name} {value:.4g}" for name, value in zip(self._space.names, point))
             raise not_finite(self._learner.model, f"under {named}", "a smaller target_length")
         return loss

@@ -55,11 +55,14 @@ def commands(model: str, schedule: str, plan: Plan, engine: str | None) -> list[
 class Finding(Metric["SearchResult", FoundRow]):
     """The searched schedule."""
 
-    row, key = FoundRow, "found"
+    row = FoundRow
+    key = "found"
 
     def reduce(self, stored: SearchResult) -> list[FoundRow]:
         """Returns a single row."""
-        search, measured, changes = stored.search, stored.comparison, stored.changes()
+        search = stored.search
+        measured = stored.comparison
+        changes = stored.changes()
         unmoved = search.found.point == search.checks[0].point
         said = worse_than_a_guess(measured) or verdict(changes, measured.lengths, measured.texts, unmoved)
         figures = {name: [change.mean, change.low, change.high] for name, change in changes.items()}
@@ -73,7 +76,8 @@ class Finding(Metric["SearchResult", FoundRow]):
 class History(Metric["SearchResult", HistoryRow]):
     """The losses during the search, by tokens spent."""
 
-    row, key = HistoryRow, "history"
+    row = HistoryRow
+    key = "history"
 
     def reduce(self, stored: SearchResult) -> list[HistoryRow]:
         """Returns one row per trial, sorted by tokens spent."""
@@ -86,19 +90,22 @@ class History(Metric["SearchResult", HistoryRow]):
 class Divisors(Metric["SearchResult", PairRow]):
     """The divisor of each pair."""
 
-    row, key = PairRow, "divisors"
+    row = PairRow
+    key = "divisors"
 
     def reduce(self, stored: SearchResult) -> list[PairRow]:
         """Returns one row per layer type and pair, without pairs of frequency 0."""
         return [
             PairRow(layers, pair, own / start, own / found)
             for layers, tables in stored.search.learned.tables.items()
-            for pair, (own, start, found) in enumerate(zip(*tables, strict=True))
+            for pair, (own, start, found) in enumerate(zip(*tables))
             if own and start and found
         ]
 
 
-FINDING, HISTORY, DIVISORS = Finding(), History(), Divisors()
+FINDING = Finding()
+HISTORY = History()
+DIVISORS = Divisors()
 
 
 @dataclass(repr=False, kw_only=True)
@@ -124,7 +131,8 @@ class SearchResult(Saved):
 
     def to_dict(self) -> dict[str, object]:
         """Returns the content of results.json."""
-        measured, own = self.comparison.to_dict(), super().to_dict()
+        measured = self.comparison.to_dict()
+        own = super().to_dict()
         return {**{name: measured[name] for name in measured if name != verdicts.METRIC.key}, **own}
 
     @property
@@ -142,11 +150,13 @@ class SearchResult(Saved):
         """Returns the loss of the found schedule at the target minus those of the start, the unchanged model, and
         truncation if it was measured. The intervals hold for all of them together. They have no bounds if the same
         documents chose the schedule."""
-        measured, target = self.comparison, self.comparison.lengths[-1]
+        measured = self.comparison
+        target = self.comparison.lengths[-1]
         others = {name: measured.totals(name, target) for name in (self.search.start, AS_IS)}
         if measured.truncated(target):
             others[TRUNCATION] = measured.totals(TRUNCATION, target)
-        found, ours = dict[str, Estimate](), measured.totals(self.label, target)
+        found = dict[str, Estimate]()
+        ours = measured.totals(self.label, target)
         for name, theirs in others.items():
             change = measured.average(*ours.minus(theirs), familywise(len(others)))
             found[name] = change if self.protocol["judged"] else Estimate(change.mean, None, None)
@@ -186,7 +196,8 @@ class SearchResult(Saved):
         if path.suffix != ".json":
             folder = super().save(path, force, files)
             return folder if self.search.file is None else self.save(self.search.file)
-        content, origin = specs_of(self.schedule), self.provenance
+        content = specs_of(self.schedule)
+        origin = self.provenance
         content[PROVENANCE] = {**origin, checking.SEAL: _seal(content, origin)}
         return write_checked((json.dumps(content, indent=1) + "\n").encode(), path, check_ours)
 
@@ -200,7 +211,8 @@ class SearchResult(Saved):
     def commands(self) -> list[str]:
         """The commands that patch the model with the schedule and, if an engine is given, export the result; or only
         export the schedule if the engine cannot use a patched folder."""
-        plan, engine = self.search.learned.found_plan, self.protocol["engine"]
+        plan = self.search.learned.found_plan
+        engine = self.protocol["engine"]
         named = self.search.spec if self.search.file is None else str(self.search.file)
         return commands(self.model["path"], named, plan, engine)
 
@@ -212,7 +224,9 @@ class SearchResult(Saved):
         """Returns the command that patches with the schedule, and a table of the perplexities at the target and at the
         trained length, and of the found schedule's changes."""
         short, *_, target = self.comparison.lengths
-        found, ppl, changes = self.named(self.label), self._perplexities, self.changes()
+        found = self.named(self.label)
+        ppl = self._perplexities
+        changes = self.changes()
         lines = []
         for name in dict.fromkeys([found, *ppl]):
             shown = f"{TRUNCATION} (last {short:,})" if name == TRUNCATION else escaped(name)
@@ -225,7 +239,8 @@ class SearchResult(Saved):
 
     def rests_on(self) -> str:
         """Describes the fed tokens, the selection data and the judging data."""
-        p, source = self.protocol, escaped(self.data["source"])
+        p = self.protocol
+        source = escaped(self.data["source"])
         said = f"Searched with {self.search.spent:,} tokens in pieces of {p['target_length']:,}. "
         said += f"{len(p['held_out'])} pieces of {source} chose among {len(self.search.checks)} schedules"
         if not p["judged"]:
@@ -235,7 +250,8 @@ class SearchResult(Saved):
 
     def protocol_line(self) -> str:
         """Describes the protocol of the search in sentences."""
-        p, start = self.protocol, escaped(self.search.start)
+        p = self.protocol
+        start = escaped(self.search.start)
         return (
             f"{self.rests_on()} By {p['method']} over {p['numbers']} numbers from {start}, weights frozen, seed "
             f"{p['seed']}; {self.comparison_tokens:,} more tokens measured it."

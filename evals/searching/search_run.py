@@ -54,8 +54,12 @@ class SearchRun:
     """Empty, because an interrupted search writes no results."""
 
     def __init__(self, backend: Backend, data: SearchData, options: SearchOptions, file: Path | None = None) -> None:
-        self.backend, self.options, self.data, self.notes = backend, options, data, options.notes
-        self.file, self.target = file, data.target
+        self.backend = backend
+        self.options = options
+        self.data = data
+        self.notes = options.notes
+        self.file = file
+        self.target = data.target
         model = backend.differentiable()
         config = patching.configuration_before(model, options.patching.get("on_top", False))
         self.plan = plan_of_start(config, self.target, options.patching)
@@ -87,7 +91,8 @@ class SearchRun:
 
     def search(self, store: Store, group: Group) -> None:
         """Runs only the search, reusing stored steps."""
-        steps, budget = Steps(store, self.facts, group), self.data.budget
+        steps = Steps(store, self.facts, group)
+        budget = self.data.budget
         self.notes.tell(
             f"search: gradient over {len(self.space.names)} numbers, at most {budget.steps} steps and {budget.most:,} "
             f"tokens in {self.data.about}; a step takes about {size(self.learner.step_bytes(self.target))} beside the "
@@ -147,7 +152,8 @@ class SearchRun:
 
     def result(self) -> SearchResult:
         """Returns the finished search."""
-        learned, measured = self.learned, self.comparison.result()
+        learned = self.learned
+        measured = self.comparison.result()
         assert self.trials is not None and self.found is not None
         search = Search(
             start=self.start,
@@ -183,7 +189,7 @@ class SearchRun:
             "method": "gradient",
             **self._asked("seed", "budget_windows", "budget_tokens", "engine"),
             "numbers": len(self.space.names),
-            "found": dict(zip(self.space.names, self.found.point, strict=True)) if self.found else {},
+            "found": dict(zip(self.space.names, self.found.point)) if self.found else {},
             "target_length": self.target,
             "trained_length": self.trained,
             "bos": self.data.bos_option,

@@ -119,7 +119,7 @@ class Ramp:
         """Returns the frequencies, float64 [pairs], and the attention scale. Both are differentiable with respect to
         ``point``, [numbers]."""
         values = {name: torch.tensor(value, dtype=torch.float64) for name, value in self._default.items()}
-        values |= dict(zip(self.names, point.unbind(), strict=True))
+        values |= dict(zip(self.names, point.unbind()))
         start = self._end(values["start"], torch.floor)
         end = self._end(values["end"], torch.ceil)
         base = torch.tensor(self.rope.inv_freq(), dtype=torch.float64)
@@ -159,10 +159,11 @@ class Ramp:
         inv_freq, scale = self.table(torch.tensor(point, dtype=torch.float64))
         if self.shape.form == "table" or not self.rope.is_plain:
             return Table.of(Frequencies(inv_freq.tolist(), float(scale)), self.rope)
-        return self._yarn(self._default | dict(zip(self.names, point, strict=True)), float(scale))
+        return self._yarn(self._default | dict(zip(self.names, point)), float(scale))
 
     def _yarn(self, values: Mapping[str, float], scale: float) -> Yarn:
-        start, end = values["start"], values["end"]
+        start = values["start"]
+        end = values["end"]
         if self.shape.whole:  # between two pairs, so that rounding a logarithm cannot reach another pair
             start = math.floor(start) + 0.5
             end = math.ceil(end) - 0.5
@@ -216,7 +217,7 @@ class Space:
     def starts(self) -> list[Point]:
         """The points of which the search begins at the best."""
         each = (family.starts for family in self.families.values())
-        return [tuple(chain.from_iterable(parts)) for parts in zip(*each, strict=True)]
+        return [tuple(chain.from_iterable(parts)) for parts in zip(*each)]
 
     def nearest(self, point: Sequence[float]) -> Point:
         """Returns the nearest point within the bounds."""

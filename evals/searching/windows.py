@@ -175,7 +175,8 @@ def split(windows: Sequence[int], held_out: int, seed: int, judged: bool = True)
         apart = rng.sample(apart, len(apart))
         if judged and len(apart) >= ENOUGH:
             count = min(MOST_JUDGES, max(LEAST_JUDGES, len(apart) // HELD_DOCUMENTS))
-            judges, apart = apart[:count], apart[count:]
+            judges = apart[:count]
+            apart = apart[count:]
         documents = min(held_out, max(1, len(apart) // HELD_DOCUMENTS))
         in_turn = chain.from_iterable(zip_longest(*apart[:documents]))  # the first of each document, then the second
         kept = [window for window in in_turn if window is not None][:held_out]
@@ -200,8 +201,10 @@ class SearchData:
     """
 
     def __init__(self, corpus: Corpus, parts: Split, options: SearchOptions) -> None:
-        self.corpus, self.split = corpus, parts
-        self.target, self.bos_option = corpus.lengths[-1], corpus.bos_option
+        self.corpus = corpus
+        self.split = parts
+        self.target = corpus.lengths[-1]
+        self.bos_option = corpus.bos_option
         self.budget = Budget(options.feeds(self.target), self.target, len(parts.held_out))
         self.chosen_by, self.judged_by = (
             [corpus.documents[number].name for number in part] for part in (parts.held_out, parts.judges)

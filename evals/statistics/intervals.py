@@ -151,7 +151,8 @@ def average(sums: Sequence[float], counts: Sequence[float], level: float = LEVEL
 
 
 def _student(sums: Sequence[float], counts: Sequence[float], level: float, least: int, leaning: int) -> Estimate:
-    sizes, losses = np.array(counts, float), np.array(sums, float)
+    sizes = np.array(counts, float)
+    losses = np.array(sums, float)
     tokens = _sum(sizes)
     mean = _sum(losses) / tokens
     counted = sizes != 0
@@ -249,7 +250,8 @@ def wilson(hits: float, trials: float, level: float = LEVEL) -> tuple[float, flo
     if trials < 1:
         raise ValueError("a proportion needs at least one trial")
     z = NormalDist().inv_cdf((1 + level) / 2)
-    p, square = hits / trials, z * z / trials
+    p = hits / trials
+    square = z * z / trials
     middle = p + square / 2
     half = math.sqrt(square * (p * (1 - p) + square / 4))
     low = max(0.0, middle - half) / (1 + square) if hits else 0.0
@@ -265,7 +267,8 @@ def t_quantile(probability: float, degrees: float) -> float:
     which is half of a regularised incomplete beta function.
     """
     wanted = 2 * (1 - probability)
-    low, high = 0.0, 1.0
+    low = 0.0
+    high = 1.0
     while _both_tails(high, degrees) > wanted:
         low = high
         high *= 2
@@ -348,7 +351,7 @@ def estimate(
     """
     if rests_on_windows(windows):
         pairs = [(one, count) for one, count in zip(sums, counts, strict=True) if count]
-        found = consecutive(*zip(*pairs), level, f"{len(pairs)} windows")
+        found = consecutive(*zip(*pairs), level=level, of=f"{len(pairs)} windows")
         if found.low is not None:
             return found
     return ratio(grouped(sums, windows), grouped(counts, windows), level)
