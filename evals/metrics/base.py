@@ -191,8 +191,7 @@ def masked(stored: Stored, losses: Sequence[np.ndarray], masks: Sequence[np.ndar
     """
     tokens = picked(losses, masks)
     counts = sums_of(tokens).counts
-    documents = sum(any(each) for each in stored.of_texts(counts))
-    return Marked(sum(counts), documents, sum(map(bool, counts)), mean_of(stored, tokens))
+    return Marked(sum(counts), stored.texts_with(counts), sum(map(bool, counts)), mean_of(stored, tokens))
 
 
 def rests_on(stored: Stored) -> str:

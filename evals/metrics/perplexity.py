@@ -111,6 +111,7 @@ def _row(stored: Stored, run: Pass, length: int) -> PerplexityRow:
     later = reaching(stored.wanted(run.nll), max(1, length // 2), whole.count + 1)
     tail = mean_of(stored, later)
     low, high = perplexities(estimate)[1:]
+    reached = [max(len(window.ids) for window in text) for text in stored.of_texts(stored.documents)]
     return PerplexityRow(
         schedule=run.schedule,
         table_sha256=run.table_sha256,
@@ -125,7 +126,7 @@ def _row(stored: Stored, run: Pass, length: int) -> PerplexityRow:
         bits_per_byte=_bits_per_byte(stored, estimate, losses),
         forward_passes=run.forward_passes,
         mode="sliding" if stored.sliding else "prefix",
-        documents_at_length=sum(each >= whole.stop for each in stored.longest),
+        documents_at_length=sum(each >= whole.stop for each in reached),
         tail_nll=tail and tail.mean,
         tail_low=tail and tail.low,
         tail_high=tail and tail.high,

@@ -195,11 +195,6 @@ class Stored(Measured):
         """Returns the number of documents with a nonzero count in any window."""
         return sum(map(bool, intervals.grouped(counts, self.windows)))
 
-    @property
-    def longest(self) -> list[int]:
-        """The number of tokens of each document, or of its longest window."""
-        return [max(len(window.ids) for window in text) for text in self.of_texts(self.documents)]
-
     def estimate(self, sums: Sequence[float], counts: Sequence[float], level: float = LEVEL) -> Estimate:
         """Returns a mean and its interval from sums and counts per window; see :mod:`..statistics.intervals`."""
         return intervals.estimate(sums, counts, self.windows, level)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations, groupby, product
 
 from ...errors import DataError
@@ -126,8 +126,8 @@ def _differences(stored: Stored) -> Differences:
     labels = [label for label in stored.schedules if (label, longest) in stored.read_from]
     pairs = [(two, one, longest) for one, two in combinations(labels, 2)]
     if short not in (None, longest) and (stored.baseline, short) in stored.read_from:
-        others = [label for label in stored.schedules if label != stored.baseline]
-        pairs += [(label, stored.baseline, short) for label in others if (label, short) in stored.read_from]
+        others = [label for label, length in stored.read_from if length == short and label != stored.baseline]
+        pairs += [(label, stored.baseline, short) for label in others]
     found = {
         (one, other, length, WHOLE): stored.totals(one, length).minus(stored.totals(other, length))
         for one, other, length in pairs
@@ -365,18 +365,24 @@ class Requirement:
     length: int
 
 
-def read_requirement(text: str) -> Requirement:
+def _required(stored: Stored, text: str) -> Requirement:
     """Reads ``SCHEDULE cost<=NATS at LENGTH`` or ``SCHEDULE gain>=NATS at LENGTH``.
 
+    A schedule from a file may be named by its short name.
+
     Raises:
-        DataError: the text has another form.
+        DataError: the text has another form, or the schedule or the length was not measured.
     """
     found = _FORM.fullmatch(text.strip())
     if not found:
         raise DataError(f"the requirement {brief(text)} cannot be read; write it like {_EXAMPLES}", "require")
-    schedule, cost, gain, length = found.groups()
+    name, cost, gain, length = found.groups()
     most = float(cost) if cost else -float(gain)
-    return Requirement(" ".join(text.split()), schedule, most, parse_length(length))
+    labels = {stored.named(label): label for label in stored.schedules}
+    wanted = Requirement(" ".join(text.split()), labels.get(name, name), most, parse_length(length))
+    for label in (wanted.schedule, AS_IS):
+        stored.refuse_unmeasured(label, wanted.length)
+    return wanted
 
 
 def unmet(stored: Stored, texts: Iterable[str]) -> list[str]:
@@ -388,7 +394,7 @@ def unmet(stored: Stored, texts: Iterable[str]) -> list[str]:
     Raises:
         DataError: a requirement cannot be read, or its schedule or length was not measured.
     """
-    wanted = [_measured(stored, read_requirement(text)) for text in texts]
+    wanted = [_required(stored, text) for text in texts]
     changes = _changes(stored, wanted)
     no_verdict = stored.unfinished or worse_than_a_guess(stored)
     lines = []
@@ -398,15 +404,6 @@ def unmet(stored: Stored, texts: Iterable[str]) -> list[str]:
         if no_verdict or not is_shown:
             lines.append(f"not shown: {each.text}: {no_verdict or _shown_instead(change, each)}")
     return lines
-
-
-def _measured(stored: Stored, wanted: Requirement) -> Requirement:
-    """Returns the requirement with the label of its schedule, which may be named by the short name of its file."""
-    labels = {stored.named(label): label for label in stored.schedules}
-    label = labels.get(wanted.schedule, wanted.schedule)
-    for each in (label, AS_IS):
-        stored.refuse_unmeasured(each, wanted.length)
-    return replace(wanted, schedule=label)
 
 
 def _changes(stored: Stored, wanted: Iterable[Requirement]) -> dict[tuple[str, int], Average]:

@@ -202,10 +202,10 @@ def find_candidates(
     left_out: dict[str, str] = {}
     tried: dict[str, list[str]] = {}
     for name in base.names():
-        needed = [each.name for each in parameters(base.lookup(name)).values() if each.required]
-        unknown = [each for each in needed if each != "factor" and name not in FIELDS]
-        if unknown:
-            left_out[name] = f"needs {listed(unknown)}, which a target length does not determine"
+        fields = parameters(base.lookup(name)).values()
+        needed = [each.name for each in fields if each.required and each.name != "factor"]
+        if needed and name not in FIELDS:
+            left_out[name] = f"needs {listed(needed)}, which a target length does not determine"
         elif name != AS_IS:
             tried[name] = grid(name, factor)
     tried |= {spec: [spec] for spec in files}

@@ -59,13 +59,12 @@ Changes = Mapping[Series, Mapping[int, Estimate]]
 
 def changes_from(base: Series, series: Sequence[Series]) -> Changes:
     """Returns the change of every other series from one, at every length of both, if they scored the same tokens."""
-    found = {}
+    found: dict[Series, dict[int, Estimate]] = {}
     for each in series:
-        lengths = each.result.lengths
-        deltas = {n: difference(each.result, each.schedule, base.result, base.schedule, n) for n in lengths}
-        known = {n: change for n, change in deltas.items() if change is not None}
-        if known and each is not base:
-            found[each] = known
+        for length in each.result.lengths:
+            change = difference(each.result, each.schedule, base.result, base.schedule, length)
+            if change and each is not base:
+                found.setdefault(each, {})[length] = change
     return found
 
 

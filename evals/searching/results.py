@@ -152,13 +152,13 @@ class SearchResult(Saved):
         documents chose the schedule."""
         measured = self.comparison
         target = self.comparison.lengths[-1]
-        others = {name: measured.totals(name, target) for name in (self.search.start, AS_IS)}
+        names = dict.fromkeys([self.search.start, AS_IS])
         if measured.truncated(target):
-            others[TRUNCATION] = measured.totals(TRUNCATION, target)
-        found = dict[str, Estimate]()
+            names[TRUNCATION] = None
+        found: dict[str, Estimate] = {}
         ours = measured.totals(self.label, target)
-        for name, theirs in others.items():
-            change = measured.average(*ours.minus(theirs), familywise(len(others)))
+        for name in names:
+            change = measured.average(*ours.minus(measured.totals(name, target)), familywise(len(names)))
             found[name] = change if self.protocol["judged"] else Estimate(change.mean, None, None)
         return found
 
@@ -174,16 +174,6 @@ class SearchResult(Saved):
         differ."""
         return self.search.learned.schedule
 
-    @property
-    def provenance(self) -> dict[str, object]:
-        """The origin of the schedule's numbers, as stored in the schedule's file."""
-        return {
-            "made_by": "ropescale search",
-            **{name: dict(getattr(self, name)) for name in ("model", "data", "protocol", "versions")},
-            "tokens_spent": self.search.spent,
-            "held_out_perplexity": self._perplexities,
-        }
-
     def save(self, out: str | Path, force: bool = False, files: Mapping[str, bytes] = MappingProxyType({})) -> Path:
         """Writes the schedule's file if the name ends in ``.json``, and else the run's folder. Returns the path.
 
@@ -197,7 +187,12 @@ class SearchResult(Saved):
             folder = super().save(path, force, files)
             return folder if self.search.file is None else self.save(self.search.file)
         content = specs_of(self.schedule)
-        origin = self.provenance
+        origin = {
+            "made_by": "ropescale search",
+            **{name: dict(getattr(self, name)) for name in ("model", "data", "protocol", "versions")},
+            "tokens_spent": self.search.spent,
+            "held_out_perplexity": self._perplexities,
+        }
         content[PROVENANCE] = {**origin, checking.SEAL: _seal(content, origin)}
         return write_checked((json.dumps(content, indent=1) + "\n").encode(), path, check_ours)
 

@@ -45,9 +45,6 @@ KNOWN_RAMPS = ((16, 0.5), (8, 0.5), (16, 1))
 
 STARTS = 1 + len(KNOWN_RAMPS)
 
-Form = Literal["yarn", "table"]
-"""The form of a schedule: ``yarn``, or one table."""
-
 Scale = Literal["free", "rule", "one"]
 """The attention scale: a searched number, YaRN's ``0.1 ln s + 1`` for the factor s, or 1."""
 
@@ -60,12 +57,10 @@ class RampShape:
         scale: the attention scale.
         whole: whether the ramp's ends are whole pairs; the start is rounded down and the end up, as with YaRN's
             ``truncate``.
-        form: the form of the schedule.
     """
 
     scale: Scale = "free"
     whole: bool = False
-    form: Form = "yarn"
 
 
 @dataclass(frozen=True)
@@ -154,10 +149,10 @@ class Ramp:
         return tuple(values[name] for name in self.names)
 
     def schedule(self, point: Point) -> Schedule:
-        """Returns the schedule of a point: ``yarn`` with the ramp's ends in turns, or another form if the shape has
-        one."""
+        """Returns the schedule of a point: ``yarn`` with the ramp's ends in turns, or a table if the model's own
+        frequencies are not plain."""
         inv_freq, scale = self.table(torch.tensor(point, dtype=torch.float64))
-        if self.shape.form == "table" or not self.rope.is_plain:
+        if not self.rope.is_plain:
             return Table.of(Frequencies(inv_freq.tolist(), float(scale)), self.rope)
         return self._yarn(self._default | dict(zip(self.names, point)), float(scale))
 
@@ -302,7 +297,6 @@ def space_of(plan: Plan, target: int, engine: str | None = None) -> Space:
         return _space(plan, target, RampShape())
     # Shapes with the most freedom first.
     shapes = [RampShape(scale=scale, whole=whole) for whole, scale in product((False, True), _SCALES)]
-    shapes += [RampShape(scale=scale, form="table") for scale in _SCALES]
     spaces = [_space(plan, target, shape) for shape in shapes]
     known = ENGINES[engine]
     for differs in (_in_the_folder, _with_commands):
