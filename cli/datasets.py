@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from ..output.formatting import markdown
-from .options import print_json, sectioned_command, show
+from .options import sectioned_command, show
 
 
-@sectioned_command("datasets", {"The result": ["as_json"]})
-def command(as_json: bool) -> None:
+@sectioned_command("datasets", {})
+def command() -> None:
     """List the Hub datasets that `--data` takes by a short name, with their split and field.
 
     \b
@@ -21,8 +19,5 @@ def command(as_json: bool) -> None:
     """
     from ..evals.data.named_datasets import DATASETS, MOST
 
-    if as_json:
-        print_json([{"name": name, **dataclasses.asdict(each), "documents": MOST} for name, each in DATASETS.items()])
-        return
     rows = [[name, each.source, each.split, each.field, str(MOST)] for name, each in DATASETS.items()]
     show(markdown(["name", "on the Hub", "split", "field", "at most"], rows, right=[4]))

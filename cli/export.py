@@ -77,7 +77,7 @@ def command(model: str, engines: tuple[str, ...], command_only: bool, as_json: b
     done, *others = every = exports(model, engines or ENGINES, options.pop("schedule"), **options)
     if others:
         tell(note=dict.fromkeys(chain(*(each.notes for each in every))))
-        print_result(as_json, lambda: [each.to_dict() for each in every], lambda: _lines(every))
+        print_result(as_json, [each.to_dict() for each in every], _lines(every))
         if away := [each.engine for each in every if not each.is_same]:
             raise RunError(f"not the same, or not known to be: {', '.join(away)}; `--for` with one of them says more")
         return
@@ -85,7 +85,7 @@ def command(model: str, engines: tuple[str, ...], command_only: bool, as_json: b
     if command_only and done.commands:
         put("\n".join(each.text for each in done.commands))
     elif not command_only:
-        print_result(as_json, done.to_dict, lambda: _page(done))
+        print_result(as_json, done.to_dict(), _page(done))
     if not done.is_same:
         raise done.error or RunError(f"not the same: {done.engine}")
 

@@ -45,7 +45,7 @@ def command(source: str, out: str | None, schedule: str, as_json: bool, **option
         done = patch_gguf(source, out, schedule, progress=bar.update, **options)
     described = describe(done, source, out)
     tell(note=described["notes"], warning=described["warnings"])
-    print_result(as_json, lambda: described, lambda: _page(described), done.path)
+    print_result(as_json, described, _page(described), done.path)
 
 
 def describe(done: PatchedGguf, source: str, out: str | None) -> dict[str, Any]:

@@ -42,7 +42,7 @@ def command(model: str, schedules: tuple[str, ...], plot: str | None, as_json: b
     tell(note=inspection.notes, warning=inspection.warnings)
     if plot is not None:
         save(draw(layers), plot)
-    print_result(as_json, inspection.to_dict, lambda: _text(inspection, layers.values()), plot)
+    print_result(as_json, inspection.to_dict(), _text(inspection, layers.values()), plot)
 
 
 def _text(inspection: Inspection | Inspections, layers: Iterable[Sequence[Geometry]]) -> str:

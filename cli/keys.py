@@ -17,9 +17,9 @@ from .options import (
     model_argument,
     option,
     out_option,
-    print_result,
     say,
     sectioned_command,
+    show,
 )
 
 _SECTIONS: Sections = {
@@ -39,13 +39,13 @@ _SECTIONS: Sections = {
     **MODEL_SECTION,
     "The result": [
         out_option("Write the key spans here, as JSON.", "FILE", required=True),
-        "as_json fresh force quiet",
+        "fresh force quiet",
     ],
 }
 
 
 @sectioned_command("keys", _SECTIONS, model_argument())
-def command(model: str, source: str, out: str, as_json: bool, force: bool, **options: Any) -> None:
+def command(model: str, source: str, out: str, force: bool, **options: Any) -> None:
     """Find the tokens that need long context, for `ropescale eval --key-spans FILE`.
 
     \b
@@ -69,7 +69,7 @@ def command(model: str, source: str, out: str, as_json: bool, force: bool, **opt
     found = api.keys(checkpoint, text, out=out, force=force, **keywords_for(api.keys, options))
     if not world().leads:
         return
-    print_result(as_json, lambda: found.made, lambda: _summary(found.made), local_path(out))
+    show(_summary(found.made), local_path(out))
     say(f"written to {out}")
 
 

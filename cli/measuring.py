@@ -13,7 +13,7 @@ import click
 from ..errors import DataError, RunError
 from ..files import local_path
 from ..request import RequestOptions, made
-from .options import print_result, refuse_given, say
+from .options import print_json, refuse_given, say, show
 from .run_file import write_run_file
 
 if TYPE_CHECKING:
@@ -121,10 +121,10 @@ def measure(call: Callable[[], Saved], options: Options, folder_of: Callable[[st
 def _show(result: Saved, kept: Path | None, options: Options) -> None:
     """Prints a result; ``kept`` is the folder that it was written to."""
 
-    def page() -> str:
-        if options["verbose"]:
-            return result.to_markdown()
+    if options["as_json"]:
+        print_json(result.to_dict(), kept)
+    elif options["verbose"]:
+        show(result.to_markdown(), kept)
+    else:
         where = "" if kept is None else f" or {kept / 'REPORT.md'}"
-        return f"{result.summary()}\n\nAll tables: --verbose{where}."
-
-    print_result(options["as_json"], result.to_dict, page, kept, is_answer=not options["verbose"])
+        show(f"{result.summary()}\n\nAll tables: --verbose{where}.", kept, is_answer=True)

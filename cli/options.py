@@ -346,14 +346,12 @@ def show(page: str, kept: object = None, is_answer: bool = False) -> None:
     put(fitted_to(sys.stdout, page), kept, is_answer)
 
 
-def print_result(
-    as_json: bool, plain: Callable[[], object], page: Callable[[], str], kept: object = None, is_answer: bool = False
-) -> None:
+def print_result(as_json: bool, plain: object, page: str, kept: object = None) -> None:
     """Prints a result like :func:`put`, as JSON in full precision or as a page."""
     if as_json:
-        print_json(plain(), kept)
+        print_json(plain, kept)
     else:
-        show(page(), kept, is_answer)
+        show(page, kept)
 
 
 def print_json(value: object, kept: object = None) -> None:

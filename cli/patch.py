@@ -73,7 +73,7 @@ def command(model: str, out: str | None, schedule: str | None, in_place: bool, a
     done = patch_checkpoint(model, out, schedule, in_place=in_place, **options)
     described = describe(done, model, out, in_place)
     tell(note=done.plan.notes, warning=done.warnings)
-    print_result(as_json, lambda: described, lambda: _page(done, model, out, in_place), done.folder)
+    print_result(as_json, described, _page(done, model, out, in_place), done.folder)
     if done.folder and not as_json:
         say(f"next: ropescale verify {shell_word(argument(str(done.folder)))}")
 

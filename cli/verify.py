@@ -71,14 +71,14 @@ def command(model: str, generate: bool, lengths: tuple[int, ...], as_json: bool,
     file of few bits, MODEL is rounded, too, to see what that explains. A draft whose tokens the server rejects there is
     warned of.
     """
-    from ..adapters import read_configs
+    from ..adapters import find_loadable
     from ..errors import DataError, VerificationError
     from ..schedules.specs import parse
 
     [*urls], [*names], timeout = (options.pop(name) for name in ("servers", "served_name", "timeout"))
-    read_configs(model, options["revision"])  # what is mistyped is told before torch is imported
+    find_loadable(model, options["revision"], weights=False)  # what is mistyped is told before torch is imported
     if options["like"]:
-        read_configs(options["like"])
+        find_loadable(options["like"], weights=False)
     if options["schedule"]:
         parse(options["schedule"])
     if urls:

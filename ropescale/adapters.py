@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .checkpoints.loading import refusal
-from .checkpoints.locating import ADAPTER, checked, find_model, locate, read_config
+from .checkpoints.locating import ADAPTER, Stored, checked, find_model, locate
 from .configs.configuration import read_rope
 from .errors import CheckpointError, ConfigError, RopescaleError
 from .files import local_path, read_json
 from .output.formatting import cut, first_line, named
 from .planning.layers import describe_scaling
-from .record import RECORD, original_config, read_record
+from .record import RECORD, read_record
 from .schedules import Frequencies
 from .schedules.as_is import stock_table
 
@@ -32,21 +32,21 @@ class Adapter:
 
     Attributes:
         folder: the adapter's folder.
-        base: the name of its base, a folder or a Hub id, from its configuration.
-        base_folder: the base's folder.
+        name: the name of its base, a folder or a Hub id, from its configuration.
+        base: the base.
         record: the adapter's ``ropescale.json``, or None.
     """
 
     folder: Path
-    base: str
-    base_folder: Path
+    name: str
+    base: Stored
     record: Record | None
 
 
 def find_loadable(
     model: str | Path, revision: str | None = None, *, weights: bool = True
-) -> tuple[Path, Adapter | None]:
-    """Returns a model's folder, or the folder of an adapter's base and the adapter.
+) -> tuple[Stored, Adapter | None]:
+    """Finds a model, or an adapter's base and the adapter.
 
     Args:
         model, revision, weights: as for :func:`ropescale.checkpoints.locating.find_model`.
@@ -56,9 +56,9 @@ def find_loadable(
     """
     folder = locate(model, revision, weights=weights)
     if not (folder / ADAPTER).exists():
-        return checked(folder), None
+        return Stored(checked(folder)), None
     adapter = _adapter(folder, weights)
-    return adapter.base_folder, adapter
+    return adapter.base, adapter
 
 
 def read_configs(model: str | Path, revision: str | None = None) -> tuple[dict[str, object], dict[str, object]]:
@@ -67,9 +67,8 @@ def read_configs(model: str | Path, revision: str | None = None) -> tuple[dict[s
     Raises:
         RopescaleError: the configuration is missing or unreadable.
     """
-    folder, _ = find_loadable(model, revision, weights=False)
-    config = read_config(folder)
-    return original_config(config, folder), config
+    stored, _ = find_loadable(model, revision, weights=False)
+    return stored.original(), stored.config
 
 
 _LONGEST = 4096
@@ -83,12 +82,12 @@ def _adapter(folder: Path, weights: bool) -> Adapter:
         raise CheckpointError(f"{folder / ADAPTER} names no base model; write its folder into base_model_name_or_path")
     try:
         is_local = local_path(base).is_dir()
-        base_folder = find_model(base, pinned if isinstance(pinned, str) and not is_local else None, weights=weights)
+        stored = find_model(base, pinned if isinstance(pinned, str) and not is_local else None, weights=weights)
     except (OSError, ValueError) as error:  # an invalid name, or a missing path
         raise CheckpointError(
             f"the base of the adapter {folder}: {first_line(error)} (base_model_name_or_path)"
         ) from error
-    return Adapter(folder, cut(base, 200), base_folder, read_record(folder))
+    return Adapter(folder, cut(base, 200), stored, read_record(folder))
 
 
 def remarks(adapter: Adapter) -> Iterator[str]:
@@ -97,7 +96,7 @@ def remarks(adapter: Adapter) -> Iterator[str]:
     if trained is None:
         yield (
             f"the training frequencies of the adapter {named(adapter.folder)} are not recorded (it has no {RECORD}); "
-            f"the frequencies of its base {named(adapter.base)} are used ({_carried_by(adapter)})"
+            f"the frequencies of its base {named(adapter.name)} are used ({_carried_by(adapter)})"
         )
     elif mismatch := disagreement(adapter):
         yield mismatch
@@ -106,14 +105,14 @@ def remarks(adapter: Adapter) -> Iterator[str]:
 def on_base_shown(adapter: Adapter | None) -> Iterator[str]:
     """Yields warnings for commands that show the base of an adapter; yields nothing if ``adapter`` is None."""
     if adapter is not None:
-        yield f"{named(adapter.folder)} is an adapter; the output shows its base, {named(adapter.base)}"
+        yield f"{named(adapter.folder)} is an adapter; the output shows its base, {named(adapter.name)}"
         yield from remarks(adapter)
 
 
 def disagreement(adapter: Adapter) -> str | None:
     """Describes a mismatch between an adapter's training frequencies and its base's; returns None if they agree or are
     not recorded."""
-    record, ropes = adapter.record, read_rope(read_config(adapter.base_folder))
+    record, ropes = adapter.record, read_rope(adapter.base.config)
     if record is None:
         return None
     tables = {key: table for key, table in record.frequencies.items() if key in ropes}
@@ -122,7 +121,7 @@ def disagreement(adapter: Adapter) -> str | None:
         return None
     trained = ", ".join(dict.fromkeys(record.labels.values()))
     return (
-        f"the adapter {named(adapter.folder)} was trained with {trained}, and its base {named(adapter.base)} has "
+        f"the adapter {named(adapter.folder)} was trained with {trained}, and its base {named(adapter.name)} has "
         f"{_carried_by(adapter)}; patch the base the same way, and name the result in {ADAPTER}"
     )
 
@@ -138,8 +137,8 @@ _RTOL = 2e-6
 
 def _carried_by(adapter: Adapter) -> str:
     """Returns the base's schedule as text, from its record or its configuration."""
-    record, ropes = read_record(adapter.base_folder), read_rope(read_config(adapter.base_folder))
-    labels = [*record.labels.values()] if record else []
+    record, ropes = adapter.base.record, read_rope(adapter.base.config)
+    labels = record.labels.values() if record else ()
     return ", ".join(dict.fromkeys(labels or map(describe_scaling, ropes.values())))
 
 

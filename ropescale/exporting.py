@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
-from .checkpoints.locating import ADAPTER, checked, locate, read_config
+from .checkpoints.locating import ADAPTER, Stored, checked, locate
 from .configs.configuration import Configuration, widened
 from .engines import ENGINES
 from .engines.base import Serving, Source, as_it_lies, of_plan
@@ -16,7 +16,6 @@ from .errors import CheckpointError, ScheduleError
 from .files import local_path
 from .output.formatting import argument, brief
 from .planning.plan import Plan, make_plan, refuse_unused
-from .record import read_record
 from .request import Request, RequestOptions
 from .schedules.as_is import stock_table
 
@@ -67,9 +66,9 @@ def exports(
         raise CheckpointError(
             f"{folder} is a PEFT adapter; merge it into its base (merge_and_unload), and export the saved result"
         )
-    stored = Configuration.read(read_config(checked(folder)))
+    stored = Stored(checked(folder))
     name = argument(local_path(model)) if local_path(model).is_dir() else str(model)
-    weights = _Weights(name, revision, stored, read_record(folder))
+    weights = _Weights(name, revision, Configuration.read(stored.config), stored.record)
     if request.spec is None:
         refuse_unused(request, ())
         return [_of_folder(weights, engine) for engine in chosen]

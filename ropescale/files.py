@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, Never
+from typing import Any, BinaryIO, Literal, Never, TypeGuard
 
 from .errors import CheckpointError, ConfigError, DataError, StorageError
 
@@ -34,6 +34,12 @@ LOG = logging.getLogger(__name__)
 
 Json = Mapping[str, object]
 """A JSON object, such as a configuration or rope parameters; not to be changed."""
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether a value is a number; a boolean is none."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
 
 # ---------------------------------------------------------------------------------------------------------
 # Reading
@@ -78,8 +84,13 @@ def read_json(path: Path, most: int = LARGEST) -> dict[str, object]:
         CheckpointError: the file is missing or unreadable, not a regular file, or too large.
         ConfigError: the content is not JSON, not an object, or nested too deeply.
     """
+    return json_in(read_bytes(path, most), path)
+
+
+def json_in(content: bytes, path: Path) -> dict[str, object]:
+    """Parses the content of a file, for :func:`read_json`."""
     try:
-        return parse_json(read_bytes(path, most))
+        return parse_json(content)
     except Damaged as error:
         raise ConfigError(f"{path} {error}; {_RESTORE}") from None
 

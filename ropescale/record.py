@@ -68,7 +68,7 @@ def softmax_factor(rope: Rope) -> float:
     ``mscale`` (DeepSeek-V3, inference/model.py).
     """
     weight, factor = rope.scaling.get("mscale_all_dim"), rope.scaling.get("factor")
-    if rope.scaling.get("rope_type", "default") == "default" or not (weight and factor and factor > 1):
+    if rope.kind == "default" or not (weight and factor and factor > 1):
         return 1.0
     return (0.1 * weight * math.log(factor) + 1) ** 2
 
@@ -132,13 +132,15 @@ def files_in(folder: Path) -> Listing | None:
     return files if all(isinstance(entry, Mapping) for entry in files.values()) else None
 
 
-def original_config(config: Json, folder: Path, on_top: bool = False) -> dict[str, object]:
+def original_config(config: Json, record: Record | None, on_top: bool = False) -> dict[str, object]:
     """Returns the configuration that a schedule builds on: without ropescale's scaling unless ``on_top``.
 
-    Returns the configuration unchanged if ``folder`` has no record.
+    Args:
+        record: the record of the configuration's folder, if there is one.
     """
-    record = None if on_top else read_record(folder)
-    return dict(config) if record is None else record.undo.apply(dict(config))
+    if on_top or record is None:
+        return dict(config)
+    return record.undo.apply(dict(config))
 
 
 def undo(new: Json, old: Json) -> dict[str, object]:

@@ -51,10 +51,16 @@ class Rope:
         object.__setattr__(self, "max_length", self.max_length or self.original_length)
 
     @property
+    def kind(self) -> str:
+        """The rope type."""
+        return str(self.scaling.get("rope_type", "default"))
+
+    @property
     def is_scaled(self) -> bool:
         """Whether the configuration scales this geometry; proportional RoPE is scaled if its factor is not 1."""
-        kind = self.scaling.get("rope_type", "default")
-        return kind != "default" and not (kind == "proportional" and self.scaling.get("factor", 1) == 1)
+        return self.kind not in ("default", "proportional") or (
+            self.kind == "proportional" and self.scaling.get("factor", 1) != 1
+        )
 
     @property
     def is_plain(self) -> bool:

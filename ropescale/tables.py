@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Unpack
 
-from .checkpoints.locating import find_model, read_config
+from .checkpoints.locating import find_model
 from .errors import ConfigError
 from .lengths import parse_length
 from .planning.plan import is_as_is, make_plan, refuse_unused
-from .record import original_config
 from .request import Request, RequestOptions, refuse_unknown
 from .schedules import Frequencies
 from .schedules.as_is import stock_table
@@ -52,9 +51,7 @@ def configuration_of(model: Any, schedule: object, on_top: bool = False) -> Mapp
     The configuration excludes ropescale's scaling, unless the schedule is ``as-is`` or ``on_top`` is set.
     """
     if isinstance(model, (str, Path)):
-        folder = find_model(model, weights=False)
-        config = read_config(folder)
-        return config if is_as_is(schedule) else original_config(config, folder, on_top)
+        return find_model(model, weights=False).original(on_top or is_as_is(schedule))
     if isinstance(model, Mapping):
         return model
     if hasattr(model, "named_modules") and not is_as_is(schedule):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ...adapters import Adapter, attached, find_loadable, read_configs, remarks
 from ...checkpoints.loading import has_tokenizer, load_model, load_tokenizer
+from ...checkpoints.locating import Stored
 from ...errors import DataError
 from ...files import read_given
 from ..parallel.processes import Sharing, World
@@ -58,8 +59,8 @@ class Checkpoint:
     @cached_property
     def folder(self) -> Path:
         """The checkpoint's folder, including the weights if they are needed."""
-        folder, adapter = self._found
-        return folder if adapter is None else adapter.folder
+        stored, adapter = self._found
+        return stored.folder if adapter is None else adapter.folder
 
     def __fspath__(self) -> str:
         return str(self.folder)
@@ -70,7 +71,7 @@ class Checkpoint:
         return self._found[1]
 
     @cached_property
-    def _found(self) -> tuple[Path, Adapter | None]:
+    def _found(self) -> tuple[Stored, Adapter | None]:
         return find_loadable(self.name, self.revision, weights=self.weights)
 
     def tokenizer(self) -> PreTrainedTokenizerBase:
@@ -83,8 +84,8 @@ class Checkpoint:
         if adapter is None:
             tokenizer = load_tokenizer(self.folder, trust_remote_code=trusted)
         else:
-            folder = adapter.folder if has_tokenizer(adapter.folder) else adapter.base_folder
-            tokenizer = load_tokenizer(folder, trust_remote_code=trusted, base=adapter.base_folder)
+            folder = adapter.folder if has_tokenizer(adapter.folder) else adapter.base.folder
+            tokenizer = load_tokenizer(folder, trust_remote_code=trusted, base=adapter.base.folder)
         if self.chat_template is not None:
             tokenizer.chat_template = read_given(self.chat_template, "chat_template", _LARGEST_TEMPLATE)
         return tokenizer
@@ -93,7 +94,7 @@ class Checkpoint:
         """Loads the model, or an adapter on its base, on this process's device."""
         adapter = self.adapter
         model = load_model(
-            self.folder if adapter is None else adapter.base_folder,
+            self._found[0].folder,
             self.dtype,
             here.device(self.device),
             trust_remote_code=self.trust_remote_code,

@@ -20,9 +20,9 @@ from torch import nn
 
 from ...adapters import find_loadable
 from ...checkpoints.loading import load_model, load_tokenizer, usable_device
-from ...checkpoints.locating import read_config
 from ...configs.configuration import Configuration, read_rope
 from ...errors import CheckpointError, DataError, ServerError
+from ...files import Json
 from ...models.patching import plan_for
 from ...models.rotary_modules import evaluating
 from ...request import Request
@@ -137,8 +137,8 @@ def verify_served(
         ServerError: the server cannot be reached, or cannot score.
     """
     place = usable_device(device)
-    folder, _ = find_loadable(model, revision, weights=True)
-    config = read_config(folder)
+    stored, _ = find_loadable(model, revision, weights=True)
+    folder, config = stored.folder, stored.config
     trained = max(rope.original_length for rope in read_rope(config).values())
     longest = server.engine.longest
     size = length or min(trained + PAST, longest or trained + PAST)
@@ -174,7 +174,7 @@ def verify_served(
     stock = unscaled = None
     floor = EXACT if dtype == "float32" and few is None else ROUNDED
     tolerances = np.full(2, floor)
-    if verdict == NOT_PROVED and _fits(folder, dtype, place):
+    if verdict == NOT_PROVED and _fits(folder, config, dtype, place):
         try:
             loaded = load_model(folder, dtype, device, trust_remote_code=trust_remote_code)
             both, spreads = _scored(loaded, config, ids, max(engine.limit or 0, size), few)
@@ -249,9 +249,9 @@ def _nearer(apart: np.ndarray, trained: int) -> str:
     return f"{CANNOT_TELL}; a text of some {needed:,.0f} tokens would decide (--length)"
 
 
-def _fits(folder: Path, dtype: str | None, place: torch.device) -> bool:
+def _fits(folder: Path, config: Json, dtype: str | None, place: torch.device) -> bool:
     """Returns whether the weights, in the dtype they are loaded in, take less than 90% of the memory."""
-    stored, config = sum(file.stat().st_size for file in folder.glob("*.safetensors")), read_config(folder)
+    stored = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
     is_half = "16" in str(config.get("dtype") or config.get("torch_dtype"))
     is_widened = is_half and (dtype == "float32" or (dtype is None and place.type == "cpu"))
     return (2 if is_widened else 1) * stored < 0.9 * total_memory(place)

@@ -6,26 +6,30 @@ import difflib
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..configs.class_defaults import ALL_LAYERS
-from ..configs.configuration import Configuration, in_both_dialects, unread_by_v4, widened
+from ..configs.configuration import Configuration, in_both_dialects, read_rope, unread_by_v4, widened
 from ..engines import ENGINES
 from ..engines.base import needs_remote_code
 from ..engines.exported import engine_warnings, export_of, patched
 from ..errors import ConfigError, ScheduleError
-from ..files import Json, local_path, read_bytes, read_json
+from ..files import Json, is_number, local_path, read_bytes, read_json
 from ..output.formatting import brief, cell, code_span, cut, sentence, uncommented
 from ..planning.plan import Plan
-from ..record import RECORD, as_json, make_record, original_config, read_record, undo
+from ..record import RECORD, as_json, make_record, original_config, undo
 from ..request import Request
-from .locating import read_config
+from .locating import Stored
+
+if TYPE_CHECKING:
+    from ..stored_record import Record
 
 
 def new_files(
     source: Path,
     name: str,
     plan: Plan,
-    origin: Path | None = None,
+    earlier: Record | None,
 ) -> dict[str, bytes]:
     """Returns the content of every changed file, except the record.
 
@@ -33,12 +37,12 @@ def new_files(
         source: the source's folder.
         name: the source's name in the model card.
         plan: the plan of a schedule, or of the keys that the checkpoint lacks (see :func:`completed`).
-        origin: the folder whose record belongs to the source's files. Default: the source.
+        earlier: the record of an earlier patch of the source's files.
     """
     files = {} if plan.planned is plan.original else {"config.json": as_json(plan.config, "config.json")}
     if plan.changes:
         files["README.md"] = card(source / "README.md", plan, name)
-    tokenizer = raised_tokenizer(source, plan.length, origin or source)
+    tokenizer = raised_tokenizer(source, plan.length, earlier)
     return files | ({"tokenizer_config.json": tokenizer} if tokenizer else {})
 
 
@@ -48,13 +52,13 @@ def source_name(name: str) -> str:
     return path.resolve().name if path.is_dir() else name
 
 
-def raised_tokenizer(folder: Path, length: int, origin: Path) -> bytes | None:
+def raised_tokenizer(folder: Path, length: int, earlier: Record | None) -> bytes | None:
     """Returns ``tokenizer_config.json`` with a raised ``model_max_length``, or None if it is absent or stays.
 
     Args:
-        origin: the folder whose record says what an earlier patch raised.
+        earlier: the record of an earlier patch, which says what that raised.
     """
-    tokenizer, limit = optional_json(folder / _TOKENIZER), _makers_limit(folder, origin)
+    tokenizer, limit = optional_json(folder / _TOKENIZER), _makers_limit(folder, earlier)
     if limit is None or tokenizer[_LIMIT] == max(length, limit):
         return None
     return as_json({**tokenizer, _LIMIT: int(max(length, limit))}, _TOKENIZER)
@@ -63,17 +67,17 @@ def raised_tokenizer(folder: Path, length: int, origin: Path) -> bytes | None:
 _TOKENIZER, _LIMIT = "tokenizer_config.json", "model_max_length"
 
 
-def _makers_limit(folder: Path, origin: Path) -> float | None:
+def _makers_limit(folder: Path, earlier: Record | None) -> float | None:
     """Returns the tokenizer's limit before an earlier patch, or None if it has none."""
-    limit, earlier = number(optional_json(folder / _TOKENIZER).get(_LIMIT)), read_record(origin)
+    limit = number(optional_json(folder / _TOKENIZER).get(_LIMIT))
     if earlier and earlier.tokenizer_limit and limit == earlier.length:
         return earlier.tokenizer_limit
     return limit
 
 
-def raised_limit(folder: Path, length: int, origin: Path) -> dict[str, int]:
+def raised_limit(folder: Path, length: int, earlier: Record | None) -> dict[str, int]:
     """Returns the record's entry for a tokenizer whose limit is raised to ``length``; empty for any other."""
-    limit = _makers_limit(folder, origin)
+    limit = _makers_limit(folder, earlier)
     return {"tokenizer_limit": int(limit)} if limit and limit < length else {}
 
 
@@ -81,35 +85,34 @@ _ROTARY = "rope_parameters rope_scaling rope_theta max_position_embeddings origi
 """The keys of a table and a window."""
 
 
-def following(source: Path, target: Path, request: Request) -> Plan:
-    """Plans to give a draft head the tables and the window of its target, both checkpoints' folders.
+def following(source: Stored, target: Stored, request: Request) -> Plan:
+    """Plans to give a draft head the tables and the window of its target.
 
     Raises:
         ConfigError: the head rotates otherwise than its target did before ropescale patched it.
     """
     if _base(source) != _base(target):
         raise ConfigError(
-            f"{source} and {target} differ in theta or in the number of rotating coordinates, so the head was trained "
-            "with another table; name a schedule",
+            f"{source.folder} and {target.folder} differ in theta or in the number of rotating coordinates, so the "
+            "head was trained with another table; name a schedule",
             "schedule",
         )
-    now, wanted = Configuration.read(read_config(source)), Configuration.read(read_config(target))
+    now, wanted = Configuration.read(source.config), Configuration.read(target.config)
     rest = {key: value for key, value in now.raw.items() if key not in _ROTARY}
     taken: dict[str, object] = {"max_position_embeddings": wanted.max_length}  # what a class's default states, too
     if ALL_LAYERS in wanted.ropes:
         taken["rope_theta"] = wanted.ropes[ALL_LAYERS].theta
     taken |= {key: wanted.section[key] for key in _ROTARY if key in wanted.section}
-    notes = (f"the table, and the window of {wanted.meant_length:,} tokens, are those of {target}",)
+    notes = (f"the table, and the window of {wanted.meant_length:,} tokens, are those of {target.folder}",)
     return Plan(request, now, Configuration.read(rest | taken), {}, wanted.meant_length, notes)
 
 
-def _base(folder: Path) -> dict[str, tuple[float, int]]:
+def _base(stored: Stored) -> dict[str, tuple[float, int]]:
     """Returns theta and the number of rotating coordinates per layer type, without ropescale's scaling."""
-    ropes = Configuration.read(original_config(read_config(folder), folder)).ropes
-    return {key: (rope.theta, rope.rotary_dim) for key, rope in ropes.items()}
+    return {key: (rope.theta, rope.rotary_dim) for key, rope in read_rope(stored.original()).items()}
 
 
-def completed(source: Path, request: Request) -> Plan:
+def completed(source: Stored, request: Request) -> Plan:
     """Plans the addition of missing keys and a raised tokenizer limit to a checkpoint, with unchanged frequencies.
 
     A model that was patched in memory and saved by ``save_pretrained`` lacks the keys of transformers 4, and its
@@ -118,9 +121,9 @@ def completed(source: Path, request: Request) -> Plan:
     Raises:
         ScheduleError: the checkpoint lacks nothing.
     """
-    now, record = Configuration.read(read_config(source)), read_record(source)
-    length = record.length if record else now.meant_length
-    planned, notes = now, []
+    now = planned = Configuration.read(source.config)
+    length = source.record.length if source.record else now.meant_length
+    notes = []
     if request.target_length is not None:
         length, planned = request.target_length, widened(now, request.target_length)
         notes += [
@@ -130,25 +133,24 @@ def completed(source: Path, request: Request) -> Plan:
     elif unread_by_v4(now):
         planned = Configuration.read(in_both_dialects(now))
         notes += ["the frequencies stay unchanged; transformers 4's keys are added to those of transformers 5"]
-    if raised_tokenizer(source, length, source):
+    if raised_tokenizer(source.folder, length, source.record):
         notes += [f"the frequencies stay unchanged; the tokenizer's model_max_length becomes {length}"]
     if not notes:
         raise ScheduleError("as-is changes nothing, so no file is written; name a schedule")
     return Plan(request, now, planned, {}, length, tuple(notes))
 
 
-def record_of(source: Path, plan: Plan, name: str) -> dict[str, object]:
+def record_of(source: Stored, plan: Plan, name: str) -> dict[str, object]:
     """Returns the record of a checkpoint that is built from a source folder, without the list of files.
 
     If the plan does not change the source's schedule, the source's record is kept, except for the undo information.
     """
-    earlier = read_record(source)
+    folder, earlier = source.folder, source.record
     if earlier is not None and not plan.changes:
-        kept = {key: value for key, value in read_json(source / RECORD).items() if key != "files"}
-        return kept | {"length": plan.length, "undo": undo(plan.config, original_config(plan.original.raw, source))}
-    content = read_bytes(source / "config.json")
-    record = make_record(plan, source_name(name), content, None if plan.request.on_top else earlier)
-    return record | raised_limit(source, plan.length, source)
+        kept = {key: value for key, value in read_json(folder / RECORD).items() if key != "files"}
+        return kept | {"length": plan.length, "undo": undo(plan.config, original_config(plan.original.raw, earlier))}
+    record = make_record(plan, source_name(name), source.content, None if plan.request.on_top else earlier)
+    return record | raised_limit(folder, plan.length, earlier)
 
 
 # --- The model card
@@ -224,7 +226,7 @@ _LONGEST = 200
 """The largest number of characters shown of a value; a chat template can fill a page."""
 
 
-def changes(source: Path, files: Mapping[str, bytes]) -> dict[str, str]:
+def changes(source: Stored, files: Mapping[str, bytes]) -> dict[str, str]:
     """Describes the change of every file: a unified diff for JSON files except the record, one line for other files.
 
     Args:
@@ -233,9 +235,10 @@ def changes(source: Path, files: Mapping[str, bytes]) -> dict[str, str]:
     """
     texts = {}
     for name, content in files.items():
-        path = source / name
+        path = source.folder / name
         if path.suffix == ".json" and name != RECORD:
-            texts[name] = diff(read_json(path), json.loads(content), name)
+            old = source.config if name == "config.json" else read_json(path)
+            texts[name] = diff(old, json.loads(content), name)
         elif not path.exists() or read_bytes(path) != content:
             what = "contains the changes, and how to undo them" if name == RECORD else 'section "Context extension"'
             texts[name] = f"{'changed' if path.exists() else 'new file'}: {what}"
@@ -263,7 +266,7 @@ def _readable(value: Json) -> Iterator[str]:
 
 def short(value: object) -> str:
     """Formats a value on one line; shows only the ends of a long list of numbers, with six digits."""
-    if isinstance(value, list) and len(value) > 6 and all(isinstance(v, (int, float)) for v in value):
+    if isinstance(value, list) and len(value) > 6 and all(map(is_number, value)):
         # integers that may exceed the float range are shortened as text
         ends = [f"{v:.6g}" if abs(v) < 1e300 else brief(v) for v in (*value[:3], *value[-2:])]
         return f"[{', '.join(ends[:3])}, ... {len(value)} numbers ..., {', '.join(ends[3:])}]"
@@ -272,7 +275,7 @@ def short(value: object) -> str:
 
 def number(value: object) -> float | None:
     """Returns the value if it is a number, else None."""
-    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    return value if is_number(value) else None
 
 
 def optional_json(path: Path) -> Json:

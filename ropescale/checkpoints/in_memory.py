@@ -18,13 +18,15 @@ from ..models.patching import check_live, installed, why_held
 from ..models.rotary_modules import quiet_transformers, whole_config
 from ..output.formatting import first_line
 from ..planning.plan import Plan, make_plan
-from ..record import as_json, make_record, original_config, read_record
+from ..record import as_json, make_record
 from ..request import Request
 from .contents import new_files, raised_limit, record_of, source_name
-from .locating import read_config
+from .locating import Stored
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
+
+    from ..stored_record import Record
 
 
 @dataclass(frozen=True)
@@ -35,22 +37,27 @@ class SavedSchedule:
         plan: the plan of the schedule on the configuration to write. The plan has no layers if the model was already
             loaded with the schedule.
         record: the record, without the list of files.
-        source: the folder that the model was loaded from, or None if that folder is unknown or no longer exists.
+        source: the checkpoint that the model was loaded from, or None if it is unknown or no longer exists.
     """
 
     plan: Plan
     record: dict[str, object]
-    source: Path | None
+    source: Stored | None
+
+    @property
+    def earlier(self) -> Record | None:
+        """The record of the source, if there is one."""
+        return self.source and self.source.record
 
     def write(self, folder: Path) -> None:
         """Writes the files that patching changes, except the record, into a folder with the source's files.
 
         The record gets the limit of the folder's tokenizer.
         """
-        name, origin = str(self.record["source"]), self.source or folder
-        self.record.update(raised_limit(folder, self.plan.length, origin))
+        self.record.update(raised_limit(folder, self.plan.length, self.earlier))
         files = {"config.json": as_json(self.plan.config, "config.json")}
-        for each, content in {**files, **new_files(folder, name, self.plan, origin)}.items():
+        files |= new_files(folder, str(self.record["source"]), self.plan, self.earlier)
+        for each, content in files.items():
             write_synced(folder / each, content)
 
 
@@ -66,7 +73,8 @@ def saved_schedule(model: nn.Module) -> SavedSchedule:
         RopescaleError: the model has no schedule, or a schedule that no file can express, or its tables differ from
             its patches.
     """
-    name, source = _loaded_from(model)
+    name, folder = _loaded_from(model)
+    source = None if folder is None else Stored(folder)
     plan = installed(model)
     reason = why_held(model) or (plan.unsavable if plan else None)
     if reason:
@@ -87,7 +95,7 @@ def saved_schedule(model: nn.Module) -> SavedSchedule:
     return SavedSchedule(new, record, source)
 
 
-def _of_source(source: Path | None, plan: Plan) -> dict[str, object] | None:
+def _of_source(source: Stored | None, plan: Plan) -> dict[str, object] | None:
     """Returns the configuration that a model was loaded from, without ropescale's scaling.
 
     Returns None if there is no source, or if planning the same request on the source's configuration fails or gives
@@ -95,7 +103,7 @@ def _of_source(source: Path | None, plan: Plan) -> dict[str, object] | None:
     """
     if source is None:
         return None
-    config = original_config(read_config(source), source, plan.request.on_top)
+    config = source.original(plan.request.on_top)
     try:
         there = make_plan(config, plan.request)
     except (ConfigError, ScheduleError):
@@ -103,25 +111,24 @@ def _of_source(source: Path | None, plan: Plan) -> dict[str, object] | None:
     return config if (plan.tables, plan.length) == (there.tables, there.length) else None
 
 
-def _recorded(model: nn.Module, source: Path | None) -> SavedSchedule:
+def _recorded(model: nn.Module, source: Stored | None) -> SavedSchedule:
     """Returns the schedule of a model that was loaded from a folder patched by ropescale.
 
     Raises:
         RopescaleError: the folder has no record, or the model's rope parameters were changed without a patch.
     """
-    record = None if source is None else read_record(source)
-    if source is None or record is None:
+    if source is None or source.record is None:
         raise RopescaleError(
             "this model carries no schedule from ropescale; patch it first (ropescale.patch), or use save_pretrained"
         )
-    config = read_config(source)
+    config = source.config
     if _rope_of(_parsed(model, config)) != _rope_of(whole_config(model)):
         raise RopescaleError(
-            f"the rope parameters of this model were changed without ropescale since it was loaded from {source}; load "
-            "the model again, and patch it"
+            f"the rope parameters of this model were changed without ropescale since it was loaded from "
+            f"{source.folder}; load the model again, and patch it"
         )
     base = _changed_since(config, config, model)
-    plan = Plan(Request("as-is"), Configuration.read(config), Configuration.read(base), {}, record.length)
+    plan = Plan(Request("as-is"), Configuration.read(config), Configuration.read(base), {}, source.record.length)
     return SavedSchedule(plan, record_of(source, plan, ""), source)
 
 

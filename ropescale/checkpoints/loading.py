@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CheckpointError, ConfigError, DataError
-from ..files import Json
+from ..files import Json, is_number
 from ..output.formatting import brief, cut, first_line
 from ..rope import LARGEST_HEAD
 from .folders import shards_of
-from .locating import read_config
+from .locating import Stored
 
 if TYPE_CHECKING:
     import torch
@@ -56,7 +56,7 @@ def load_model(
 
     from ..models.rotary_modules import quiet_transformers
 
-    config = read_config(folder)
+    config = Stored(folder).config
     refuse_unloadable(folder, config, trust_remote_code)
     shards_of(folder)  # raises an error for an index that names files outside the folder
     if not sys.stderr.isatty():
@@ -152,14 +152,14 @@ def load_tokenizer(
     from transformers import AutoTokenizer
 
     of_model = base or folder
-    refuse_unloadable(of_model, read_config(of_model), trust_remote_code)
+    refuse_unloadable(of_model, Stored(of_model).config, trust_remote_code)
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, **_code(trust_remote_code))
     except Exception as error:  # errors of many libraries, which all mean that the tokenizer cannot be loaded
         what = f"{folder} has no tokenizer that transformers can load (copy the model's tokenizer files into it)"
         raise refusal(what, error) from error
     longest = tokenizer.model_max_length
-    if not isinstance(longest, (int, float)):  # transformers compares this limit with the length of every text
+    if not is_number(longest):  # transformers compares this limit with the length of every text
         raise ConfigError(f"{folder}/tokenizer_config.json: model_max_length is {brief(longest)}; write a number")
     return tokenizer
 
@@ -196,7 +196,7 @@ def refuse_unloadable(folder: Path, config: Json, trust_remote_code: bool = Fals
             )
     for name, value in _leaves(config):
         most = next((most for words, most in _MOST if words.search(name.rpartition(".")[2])), None)
-        if most is not None and isinstance(value, (int, float)) and not value <= most:
+        if most is not None and is_number(value) and not value <= most:
             raise ConfigError(f"{name} is {brief(value)} in {folder}/config.json, and no model has more than {most}")
         if not trust_remote_code and "implementation" in name and isinstance(value, str) and "/" in value:
             raise ConfigError(

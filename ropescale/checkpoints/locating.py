@@ -4,18 +4,60 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..errors import CheckpointError
-from ..files import local_path, read_json
+from ..files import json_in, local_path, read_bytes, read_json
 from ..output.formatting import argument, brief, cut, first_line, shell_word
+from ..record import original_config, read_record
 from .backups import is_interrupted
+
+if TYPE_CHECKING:
+    from ..stored_record import Record
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+|[\w-]+")
 
 
-def find_model(model: str | Path, revision: str | None = None, *, weights: bool = True) -> Path:
-    """Returns the folder of a checkpoint.
+@dataclass(frozen=True)
+class Stored:
+    """A checkpoint's folder, whose ``config.json`` and record are read once, on first use."""
+
+    folder: Path
+
+    @cached_property
+    def content(self) -> bytes:
+        """The bytes of ``config.json``.
+
+        Raises:
+            CheckpointError: the file is missing or cannot be read.
+        """
+        return read_bytes(self.folder / "config.json", LARGEST_CONFIG)
+
+    @cached_property
+    def config(self) -> dict[str, object]:
+        """The content of ``config.json``.
+
+        Raises:
+            CheckpointError: the file is missing or cannot be read.
+            ConfigError: the content is not JSON, or not an object.
+        """
+        return json_in(self.content, self.folder / "config.json")
+
+    @cached_property
+    def record(self) -> Record | None:
+        """The record of ropescale, or None."""
+        return read_record(self.folder)
+
+    def original(self, on_top: bool = False) -> dict[str, object]:
+        """Returns the configuration that a schedule builds on: without ropescale's scaling unless ``on_top``."""
+        return original_config(self.config, self.record, on_top)
+
+
+def find_model(model: str | Path, revision: str | None = None, *, weights: bool = True) -> Stored:
+    """Finds a checkpoint.
 
     Args:
         model: a local folder, or a Hub id such as ``Qwen/Qwen3-8B``, which is downloaded, or read from the cache if the
@@ -35,7 +77,7 @@ def find_model(model: str | Path, revision: str | None = None, *, weights: bool 
             f"{folder} is a PEFT adapter; patch the base{named} into a new folder, then write that folder into "
             f"base_model_name_or_path in {ADAPTER}; the adapter should have been trained under the same schedule"
         )
-    return checked(folder)
+    return Stored(checked(folder))
 
 
 ADAPTER = "adapter_config.json"
@@ -67,16 +109,6 @@ def locate(model: str | Path, revision: str | None = None, *, weights: bool = Tr
     if not _HUB_ID.fullmatch(str(model)) or str(model).startswith("."):
         raise CheckpointError(f"folder {model} does not exist; give a checkpoint's folder or a Hub id like org/name")
     return _from_hub(str(model), revision, weights)
-
-
-def read_config(folder: Path) -> dict[str, object]:
-    """Reads a checkpoint's ``config.json``.
-
-    Raises:
-        CheckpointError: the file is missing or cannot be read.
-        ConfigError: the content is not JSON, or not an object.
-    """
-    return read_json(folder / "config.json", LARGEST_CONFIG)
 
 
 LARGEST_CONFIG = 8 * 2**20

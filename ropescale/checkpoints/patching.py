@@ -21,7 +21,7 @@ from ..errors import CheckpointError, ScheduleError
 from ..files import local_path, open_regular, sha256, sweep_leftovers, translated
 from ..output.formatting import brief, cut
 from ..planning.plan import Plan, make_plan, refuse_unused
-from ..record import RECORD, as_json, files_in, original_config, read_record, with_files
+from ..record import RECORD, as_json, files_in, with_files
 from ..request import Request, RequestOptions, refuse_unknown
 from ..schedules import specs
 from .backups import BACKUP, is_interrupted, put_back, refuse_links, write_in_place
@@ -36,7 +36,7 @@ from .folders import (
     refuse_missing_shards,
     two_sets,
 )
-from .locating import find_model, read_config
+from .locating import Stored, find_model
 
 LOG = logging.getLogger(__name__)
 
@@ -109,14 +109,15 @@ def patch_checkpoint(
         with translated(folder := local_path(model)):
             if is_interrupted(folder) and put_back(folder):
                 LOG.warning("note: an interrupted change in place of %s was undone; its originals are restored", folder)
-    source, how = find_model(model, revision, weights=not dry_run), link or "auto"
+    stored = find_model(model, revision, weights=not dry_run)
+    source, how = stored.folder, link or "auto"
     if like is None:
-        plan = _planned(source, request)
+        plan = _planned(stored, request)
     else:
         if unused := request.given():
             why = f"{unused[0]} has no effect: a draft head gets its target's table; leave it out"
             raise ScheduleError(why, unused[0])
-        plan = following(source, find_model(like, weights=False), request)
+        plan = following(stored, find_model(like, weights=False), request)
     target, refused = None, []
     try:
         if out is not None:
@@ -126,11 +127,11 @@ def patch_checkpoint(
             raise
         refused = [f"the command would write nothing: {error}"]
     with translated(source, "read"):
-        files = new_files(source, source_name(str(model)), plan)
-        record = record_of(source, plan, str(model))
+        files = new_files(source, source_name(str(model)), plan, stored.record)
+        record = record_of(stored, plan, str(model))
         warnings = [*refused, *warnings_of(source, plan, weights=not dry_run or is_local)]
         result = PatchedCheckpoint(None, plan, warnings)
-        result.changes = changes(source, {**files, RECORD: as_json(record, RECORD)})
+        result.changes = changes(stored, {**files, RECORD: as_json(record, RECORD)})
     if in_place:
         refuse_links(source, [*files, RECORD])
     if dry_run:
@@ -203,19 +204,19 @@ def _refuse_contradiction(
             raise CheckpointError(f"{name} applies to an output folder; name one, or leave {name} out", name, "out")
 
 
-def _planned(source: Path, request: Request) -> Plan:
+def _planned(source: Stored, request: Request) -> Plan:
     """Plans a schedule on the source's configuration, without ropescale's earlier scaling unless ``on_top`` is set.
 
     Raises:
         ScheduleError: no configuration can express the schedule, or nothing would change.
     """
-    plan = make_plan(original_config(read_config(source), source, request.on_top), request)
+    plan = make_plan(source.original(request.on_top), request)
     if plan.unsavable:
         raise plan.unsavable
     refuse_unused(request, plan.used if plan.changes else {"target_length"})
     if not plan.changes:
         return completed(source, request)
-    if record := read_record(source):
+    if record := source.record:
         labels = cut(", ".join(dict.fromkeys(record.labels.values())), 500) or "as-is"
         what = "the new schedule replaces that one"
         if request.on_top:
@@ -245,8 +246,8 @@ def warnings_of(source: Path, plan: Plan, weights: bool) -> Iterator[str]:
     for name in ("params.json", "original/params.json"):
         if any(key in optional_json(source / name) for key in _PARAMS_KEYS):
             yield f"{name}: still describes the original model; an engine that reads that file applies no scaling"
-    whole, where = str(plan.planned.raw.get("model_type")), dotted(plan.planned.path)
-    for unknown in dict.fromkeys([whole, model_type]):
+    where = dotted(plan.planned.path)
+    for unknown in dict.fromkeys([plan.planned.whole_type, model_type]):
         if is_in_transformers(unknown) or unknown in class_defaults.sections():
             continue
         yield (

@@ -80,7 +80,7 @@ def save(
     path = local_path(folder)
     if os.path.lexists(path) and not is_empty(path):
         raise CheckpointError(f"{path} exists already; choose another folder, or remove it yourself")
-    target = check_target(saved.source, folder)
+    target = check_target(saved.source and saved.source.folder, folder)
     adapted = is_adapted(whole)
     if adapted:
         linkable(saved)  # raises a clear error before PEFT complains about a base without weights
@@ -101,7 +101,8 @@ def _write_all_but_weights(saved: SavedSchedule, tokenizer: PreTrainedTokenizerB
     """Writes the files that patching writes, except the weights, into a folder that ``save_pretrained`` wrote."""
     if tokenizer is not None and not (folder / "tokenizer_config.json").exists():
         save_pretrained(tokenizer, folder)
-    if (source := saved.source) is not None:
+    if saved.source is not None:
+        source = saved.source.folder
 
         def stays(name: Path) -> bool:
             above = source / name.parts[0] in folder.absolute().parents
@@ -128,7 +129,7 @@ def linkable(saved: SavedSchedule) -> Path:
     Raises:
         CheckpointError: the base was not loaded from a folder, or the folder lacks weights.
     """
-    source = saved.source
+    source = saved.source and saved.source.folder
     if source is None or not any(is_weight(name.name) for name in files_of(source)):
         raise CheckpointError(
             f"the base of this adapter ({saved.record['source']}) has no folder with weights to link; save it with "
@@ -164,7 +165,7 @@ def write_adapter_base(
             write_synced(path.parent / RECORD, as_json(saved.record, RECORD))
     if tokenizer is not None:
         save_pretrained(tokenizer, folder)
-    if raised := raised_tokenizer(folder, saved.plan.length, saved.source or folder):
+    if raised := raised_tokenizer(folder, saved.plan.length, saved.earlier):
         write_synced(folder / "tokenizer_config.json", raised)
 
     def fill(new: Path) -> dict[str, str]:

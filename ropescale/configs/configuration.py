@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from ..errors import ConfigError
-from ..files import Json
+from ..files import Json, is_number
 from ..output.formatting import brief
 from ..rope import Rope
 from . import class_defaults
@@ -84,6 +84,11 @@ class Configuration:
         return str(self.section.get("model_type"))
 
     @property
+    def whole_type(self) -> str:
+        """The type of the whole model, which differs from :attr:`model_type` for a multimodal model."""
+        return str(self.raw.get("model_type"))
+
+    @property
     def family(self) -> Family:
         """The special cases of the model type."""
         return family(self.model_type)
@@ -131,7 +136,7 @@ class Configuration:
         served = max([maximum, *(products if is_left else ())], key=_tokens)
         agreeing = {trained.tokens, served.tokens, limit}
         odd = next((each for each in [*stated, *products] if each.tokens not in agreeing), None)
-        scaled = {rope.scaling["rope_type"] for rope in ropes if rope.is_scaled}
+        scaled = {rope.kind for rope in ropes if rope.is_scaled}
         other = None if scaled else odd
         if scaled - {"dynamic"} and trained.key == maximum.key:
             is_confirmed = served.tokens != limit and any(each.tokens == served.tokens for each in stated)
@@ -197,7 +202,7 @@ class Configuration:
         ropes = {key: self._rope(key, parameters) for key, parameters in self.parameters.items()}
         if not ropes:
             raise ConfigError(f"no layer of this {self.model_type} rotates; nothing can be scaled")
-        outer = str(self.raw.get("model_type"))
+        outer = self.whole_type
         read, path = class_defaults.sections().get(outer), ".".join(self.path)
         if read is not None and path not in read:
             ways = " or ".join(name or "the top level" for name in read) or "no section"
@@ -269,7 +274,7 @@ class Configuration:
                 f"{name} is {brief(top)} {where} and {brief(inner)} inside the rope parameters; make them agree"
             )
         others = [parameter.get(name) for parameter in self.parameters.values()]
-        beside = max((other for other in others if isinstance(other, (int, float))), default=None)
+        beside = max(filter(is_number, others), default=None)
         recorded = next((each for each in (top, inner, beside) if each is not None), None)
         if recorded is not None:
             return whole(recorded, name)
@@ -283,8 +288,8 @@ def _tokens(reading: StatedLength) -> int:
 
 def _product(rope: Rope, key: str) -> StatedLength | None:
     """Returns factor x original for a rope type whose maximum may stay the original; None for others."""
-    kind, factor = rope.scaling["rope_type"], rope.scaling.get("factor")
-    if kind not in (*MAXIMUM_STAYS, "yarn") or not isinstance(factor, (int, float)):
+    factor = rope.scaling.get("factor")
+    if rope.kind not in (*MAXIMUM_STAYS, "yarn") or not is_number(factor):
         return None
     if not 1 < factor <= LARGEST / rope.original_length:
         return None
@@ -294,7 +299,7 @@ def _product(rope: Rope, key: str) -> StatedLength | None:
 def _divided(rope: Rope) -> StatedLength | None:
     """Returns the maximum / factor, from which the maximum may have been extended; None for a rope without a factor."""
     factor = rope.scaling.get("factor")
-    if not rope.is_scaled or not isinstance(factor, (int, float)) or factor <= 1:
+    if not rope.is_scaled or not is_number(factor) or factor <= 1:
         return None
     return StatedLength(max(2, round(rope.max_length / factor)), f"max_position_embeddings / factor {factor:g}")
 
@@ -321,7 +326,7 @@ def trained_in(config: Json) -> int:
     """
     configuration = Configuration.read(config)
     lengths = configuration.lengths
-    kinds = {rope.scaling.get("rope_type") for rope in configuration.ropes.values() if rope.is_scaled}
+    kinds = {rope.kind for rope in configuration.ropes.values() if rope.is_scaled}
     return (lengths.served if kinds - {"dynamic"} else lengths.trained).tokens
 
 
@@ -393,7 +398,7 @@ def widened(configuration: Configuration, length: int) -> Configuration:
         )
     parameters = {}
     for key, rope in configuration.ropes.items():
-        kind = rope.scaling["rope_type"]
+        kind = rope.kind
         if kind == "dynamic" or (kind == "longrope" and configuration.family.derives_attention_scale):
             raise ConfigError(
                 f"{kind} of {configuration.model_type} follows max_position_embeddings, so a longer window is another "

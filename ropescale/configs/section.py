@@ -10,7 +10,7 @@ from itertools import chain
 from typing import TypeGuard, cast
 
 from ..errors import ConfigError
-from ..files import Json
+from ..files import Json, is_number
 from ..output.formatting import brief
 from . import class_defaults
 from .class_defaults import Entry
@@ -273,7 +273,7 @@ def number(value: object, name: str, most: float = LARGEST) -> float:
     Raises:
         ConfigError: the value is out of range or not a number.
     """
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= most:
+    if not is_number(value) or not 0 <= value <= most:
         raise ConfigError(f"{name} is {brief(value)} in the configuration; it must be a number between 0 and {most:g}")
     return value
 
@@ -284,7 +284,7 @@ def whole(value: object, name: str) -> int:
     Raises:
         ConfigError: the value is out of range or not a whole number.
     """
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= LARGEST or value % 1:
+    if not is_number(value) or not 0 < value <= LARGEST or value % 1:
         raise ConfigError(f"{name} is {brief(value)} in the configuration; it must be a whole number above 0")
     return int(value)
 

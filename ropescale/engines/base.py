@@ -63,7 +63,7 @@ class Layers:
     @property
     def whole_type(self) -> str:
         """The type of the whole model, which differs from :attr:`model_type` for a multimodal model."""
-        return str(self.configuration.raw.get("model_type"))
+        return self.configuration.whole_type
 
     @property
     def dialect(self) -> str:

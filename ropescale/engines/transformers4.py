@@ -88,7 +88,7 @@ class Transformers4Engine(Engine):
 
 def lacked_type(configuration: Configuration) -> str:
     """Returns the model type that keeps transformers 4 from loading a model; else ""."""
-    whole, model_type = str(configuration.raw.get("model_type")), configuration.model_type
+    whole, model_type = configuration.whole_type, configuration.model_type
     if whole in LACKED:
         return whole
     known = {whole, model_type} & TYPES or not is_in_transformers(model_type)

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from ..configs.section import is_name
 from ..errors import ConfigError
+from ..files import is_number
 from ..output.formatting import brief, cut
 from ..rope import Rope
 from ..schedules.base import partial_factor
@@ -79,7 +80,7 @@ class GgufModel:
 
 
 def _number(path: Path | None, name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if not is_number(value) or not math.isfinite(value):
         raise ConfigError(f"{name} is {brief(value)} in {path}; it must be a finite number")
     return value
 

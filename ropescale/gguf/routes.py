@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from ..errors import ConfigError, ScheduleError, WayOut
-from ..files import Json
+from ..files import Json, is_number
 from ..planning.layers import of_scale
 from ..planning.plan import Plan
 from ..rope import Rope
@@ -65,7 +65,7 @@ class Goal:
     def number(self, name: str, default: float) -> float:
         """Returns a number from the rope parameters, or the default if the number is missing or 0."""
         value = self.parameters.get(name)
-        return float(value) if isinstance(value, (int, float)) and value else default
+        return float(value) if is_number(value) and value else default
 
 
 def goal_of(plan: Plan) -> Goal:

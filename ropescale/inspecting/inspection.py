@@ -9,17 +9,16 @@ from typing import Unpack
 
 from ..adapters import Adapter, find_loadable, on_base_shown
 from ..checkpoints.contents import number
-from ..checkpoints.locating import read_config
+from ..checkpoints.locating import Stored
 from ..configs.configuration import ONLY_V5_KEYS, Configuration
 from ..configs.finding import Lengths, StatedLength
 from ..configs.section import LARGEST
 from ..engines.transformers4 import is_met
 from ..errors import ScheduleError
-from ..files import Json, read_json
+from ..files import Json, is_number, read_json
 from ..output.formatting import brief, names_of
 from ..planning.layers import window_of
 from ..planning.plan import Plan, check_taken, is_as_is, make_plan, refuse_unused, share_of
-from ..record import original_config
 from ..request import Request, RequestOptions
 from ..rope import Rope
 from ..schedules import Frequencies, describe, specs
@@ -191,8 +190,8 @@ def compare(
     return Inspections(made, notes, names_of(files))
 
 
-Opened = tuple[Path, Adapter | None]
-"""A checkpoint's folder, and the adapter that names it as its base."""
+Opened = tuple[Stored, Adapter | None]
+"""A checkpoint, and the adapter that names it as its base."""
 
 
 def _opened(model: object, revision: str | None) -> Opened | None:
@@ -207,12 +206,13 @@ def _inspected(model: object, opened: Opened | None, request: Request) -> Inspec
     if opened is None:
         now = before = _read(configuration_of(model, "as-is" if stays else request.spec, request.on_top), request)
     else:
-        folder = opened[0]
+        stored = opened[0]
+        folder = stored.folder
         beside = ("tokenizer_config.json", "generation_config.json", "ropescale.json")
         files = {name: read_json(folder / name) for name in beside if (folder / name).exists()}
-        now = _read(read_config(folder), request)
+        now = _read(stored.config, request)
         # A schedule builds on the configuration without ropescale's scaling, as patching does.
-        before = now if stays else _read(original_config(now.raw, folder, request.on_top), request)
+        before = now if stays else _read(stored.original(request.on_top), request)
     plan = _plan(before, request)
     geometries = _geometries(now, before, plan, request.target_length or (_meant_for(files) if stays else None))
     name, warnings, lengths = type(model).__name__, list[str](), now.lengths
@@ -300,7 +300,7 @@ def traps(configuration: Configuration, files: Files) -> list[str]:
 def _scaling_traps(configuration: Configuration, patched: bool) -> Iterator[str]:
     name = "original_max_position_embeddings"
     for rope in configuration.ropes.values():
-        kind, where = rope.scaling.get("rope_type"), f" ({rope.layer_type})" if rope.layer_type else ""
+        kind, where = rope.kind, f" ({rope.layer_type})" if rope.layer_type else ""
         if not rope.is_scaled:
             continue
         if not patched:
@@ -335,7 +335,7 @@ def _limit_traps(configuration: Configuration, files: Files) -> Iterator[str]:
         yield f"this checkpoint was extended to {meant:,} tokens (ropescale.json), but {what} is {longest:,}"
         longest, what = meant, "the target length"
     limit = files.get("tokenizer_config.json", {}).get("model_max_length")
-    if isinstance(limit, (int, float)) and not isinstance(limit, bool) and limit < longest:
+    if is_number(limit) and limit < longest:
         shown = f"{limit:.0f}" if isinstance(limit, float) else brief(limit)
         yield f"tokenizer_config.json: model_max_length is {shown}, below {what} {longest}"
     maximum = files.get("generation_config.json", {}).get("max_length")
@@ -349,4 +349,4 @@ def _limit_traps(configuration: Configuration, files: Files) -> Iterator[str]:
 def _meant_for(files: Files) -> int | None:
     """Returns the target context, in tokens, of a patched checkpoint, which can differ from its stated maximum."""
     length = files.get("ropescale.json", {}).get("length")
-    return length if isinstance(length, int) and not isinstance(length, bool) and 0 < length <= LARGEST else None
+    return length if isinstance(length, int) and 0 < length <= LARGEST else None

@@ -17,7 +17,7 @@ from ..errors import ConfigError, RopescaleError, VerificationError
 from ..lengths import parse_length
 from ..planning.layers import PlannedLayer
 from ..planning.plan import Plan, make_plan, refuse_unused
-from ..record import original_config
+from ..record import original_config, read_record
 from ..request import Request, RequestOptions, refuse_unknown
 from ..schedules.base import length_dependent
 from .rotary_modules import (
@@ -317,7 +317,7 @@ def configuration_before(model: nn.Module, on_top: bool = False) -> Mapping[str,
         return before
     config = now.to_dict()
     name = getattr(now, "_name_or_path", "")
-    return original_config(config, Path(name), on_top) if name and Path(name).is_dir() else config
+    return original_config(config, read_record(Path(name)), on_top) if name else config
 
 
 def check_live(model: nn.Module, plan: Plan, frozen_at: int | None = None) -> None:

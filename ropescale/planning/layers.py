@@ -15,6 +15,7 @@ from ..configs.class_defaults import ALL_LAYERS
 from ..configs.configuration import Configuration, Scaling
 from ..configs.families import Family
 from ..errors import ConfigError, ScheduleError, WayOut
+from ..files import is_number
 from ..lengths import LONGEST
 from ..output.formatting import brief, cut, listed
 from ..request import Request, frozen, others
@@ -77,7 +78,7 @@ class PlannedLayer:
         factor = plain(getattr(innermost(self.schedule), "factor", 1.0))
         if isinstance(factor, int) and factor > LONGEST:
             return math.inf  # an integer of hundreds of digits exceeds float
-        return float(factor) if isinstance(factor, (int, float)) else 1.0
+        return float(factor) if is_number(factor) else 1.0
 
     @property
     def reach(self) -> int:
@@ -211,8 +212,8 @@ def base_geometry(configuration: Configuration, chosen: Iterable[str], request: 
 def describe_scaling(rope: Rope) -> str:
     """Returns a configuration's scaling as text: ``yarn x32 of 4096``."""
     factor = rope.scaling.get("factor")
-    times = f" x{factor:g}" if isinstance(factor, (int, float)) and factor <= LONGEST else ""
-    return f"{cut(str(rope.scaling.get('rope_type', 'default')), 60)}{times} of {rope.original_length}"
+    times = f" x{factor:g}" if is_number(factor) and factor <= LONGEST else ""
+    return f"{cut(rope.kind, 60)}{times} of {rope.original_length}"
 
 
 def _base_of(rope: Rope, request: Request) -> Rope:

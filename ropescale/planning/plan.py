@@ -14,7 +14,7 @@ from ..configs.class_defaults import ALL_LAYERS
 from ..configs.configuration import Configuration, Scaling, read_rope, write_rope
 from ..configs.finding import StatedLength, dotted, sections_in
 from ..errors import ConfigError, RopescaleError, ScheduleError, WayOut
-from ..files import Json
+from ..files import Json, is_number
 from ..output.formatting import brief, listed, size
 from ..request import Request, advised, frozen, others
 from ..rope import Rope
@@ -168,8 +168,6 @@ def _planned(config: Json, request: Request) -> Plan:
     # Check idle schedules before the length, so that the error names the first cause.
     _refuse_idle(list(layers.values()), request.freeze_at)
     notes = [*_notes_on_start(original, layers, request)]
-    if request.freeze_at is not None and not any(layer.is_frozen for layer in layers.values()):
-        notes.append(f"freeze_at has no effect: {next(iter(layers.values())).label} has the same table at every length")
     reach = {key: layer.reach for key, layer in layers.items()}
     # Sliding-window layers do not determine the context, unless no other layers rotate.
     full = [key for key in original.ropes if not is_windowed(key)]
@@ -232,7 +230,7 @@ def _settled(configuration: Configuration, chosen: Mapping[str, Spec], request: 
 
 def _fits(length: StatedLength, factor: object, target: int) -> bool:
     """Whether a length times the stated factor is the target length, in tokens."""
-    return isinstance(factor, (int, float)) and abs(factor * length.tokens - target) < 1
+    return is_number(factor) and abs(factor * length.tokens - target) < 1
 
 
 def plan_of_own(config: Json) -> Plan:
@@ -290,7 +288,7 @@ def _refuse_moved(
     for key in before.ropes.keys() - layers.keys():
         rope, new = before.ropes[key], planned[key]
         from_rope_parameters(rope)  # raises an error for an unknown rope type
-        kind = rope.scaling.get("rope_type")
+        kind = rope.kind
         if kind not in ("yarn", "dynamic", "longrope"):
             continue
         if stock_table(rope, rope.original_length) != stock_table(new, new.original_length):

@@ -51,8 +51,8 @@ def remarks(
     """
     kept, lost, kinds = {}, {}, {}
     for key, layer in layers.items():
-        theirs, ours = layer.current.scaling.get("rope_type"), innermost(layer.requested)
-        kinds[theirs] = None
+        ours = innermost(layer.requested)
+        kinds[layer.current.kind] = None
         for name, value in _fields_of(layer.current).items():
             scale = layer.table(length).attention_scale
             now = scale if name == _FACTOR else getattr(ours, name, None)
@@ -61,7 +61,7 @@ def remarks(
                 kept[text] = None
             elif now != value and name not in named and name not in chosen[key].given:
                 lost[text + (f" (now {scale:.6g})" if name == _FACTOR else "")] = None
-    vendors = f"from the vendor's {' and '.join(map(str, kinds))}"
+    vendors = f"from the vendor's {' and '.join(kinds)}"
     parts = [f"kept {vendors}: {', '.join(kept)}; give a field to change it"] if kept else []
     parts += [f"not kept {vendors}: {', '.join(lost)}"] if lost else []
     if any(name.startswith(_WEIGHTS[1]) for name in lost):

@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import Any, Protocol, Self, TypeVar, cast, runtime_checkable
 
 from ..errors import ScheduleError
-from ..files import Json
+from ..files import Json, is_number
 from ..output.formatting import brief, cut
 from ..rope import Rope
 from .fields import check_value, parameters, plain
@@ -280,7 +280,7 @@ def compute(schedule: Schedule, rope: Rope, length: int | None = None) -> Freque
                 f"schedule {label} returned {value!r} for pair {pair}; a frequency is finite and not negative"
             )
     scale = plain(result.attention_scale)
-    if isinstance(scale, bool) or not isinstance(scale, (int, float)) or not 0 < scale < _LARGEST_SCALE:
+    if not is_number(scale) or not 0 < scale < _LARGEST_SCALE:
         wanted = f"a positive number below {_LARGEST_SCALE:g}"
         raise ScheduleError(f"schedule {label} returned attention_scale {brief(scale)}; it must be {wanted}")
     return Frequencies(values, float(scale))
@@ -298,7 +298,7 @@ def partial_factor(rope: Rope, turning: int) -> float:
     not lose a pair.
     """
     stated = rope.scaling.get("partial_rotary_factor")
-    if isinstance(stated, (int, float)) and int(stated * rope.head_dim // 2) == turning:
+    if is_number(stated) and int(stated * rope.head_dim // 2) == turning:
         return stated
     return (2 * turning + 0.5) / rope.head_dim if 2 * turning < rope.head_dim else 1.0
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Union, cast
 
 from ..errors import ScheduleError
-from ..files import local_path
+from ..files import is_number, local_path
 from ..output.formatting import brief
 
 PROVENANCE = "provenance"
@@ -119,7 +119,7 @@ def check_value(where: str, hint: object, value: object, limits: Mapping[str, fl
 
 def _check_number(where: str, value: object, limits: Mapping[str, float]) -> None:
     """Raises an error if a value is not a number, not finite, or out of range."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if not is_number(value):
         raise ScheduleError(f"{where} must be a number, not {brief(value)}")
     if not -LARGEST < value < LARGEST:  # larger ones would overflow in the formulas
         finite = value == value and abs(value) != math.inf

@@ -22,7 +22,7 @@ from inspect import isroutine
 from typing import TypeGuard, cast
 
 from ..errors import ConfigError, ScheduleError
-from ..files import Json, local_path, sha256
+from ..files import Json, is_number, local_path, sha256
 from ..output.formatting import brief, listed
 from ..rope import Rope
 from .base import BuiltIn, Schedule, build, label_of, lookup, suggest
@@ -323,7 +323,7 @@ def _differs(value: object, default: object) -> bool:
 def _word(value: object) -> str:
     if value is None or isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, (int, float)):
+    if is_number(value):
         return str(int(value)) if abs(value) < 1e15 and value == int(value) else brief(value)
     if isinstance(value, Sequence) and not isinstance(value, str):
         words = ",".join(map(_word, value))
@@ -356,7 +356,7 @@ def resolve(
     chosen = one(parse(spec), "a geometry").with_text(overrides or {})
     if factor is not None:
         stated = chosen.given.get("factor")
-        if isinstance(stated, (int, float)) and stated != factor:
+        if is_number(stated) and stated != factor:
             raise ScheduleError(
                 f"{chosen.text} has factor {stated:g}, but factor {factor:g} is given; remove one", "factor"
             )
@@ -380,7 +380,7 @@ def _with_target(spec: Spec, trained: int, target: int) -> Spec:
             f"the target length {target} is shorter than the trained length {trained}; no extension is needed"
         )
     factor = spec.given.get("factor")
-    if isinstance(factor, (int, float)) and abs(factor * trained - target) >= 1:
+    if is_number(factor) and abs(factor * trained - target) >= 1:
         raise ScheduleError(
             f"factor {factor:g} x trained length {trained} = {factor * trained:.10g}, but the target length is "
             f"{target}; use the factor {target / trained:.12g}, or leave one of the two out",

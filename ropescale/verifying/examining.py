@@ -20,7 +20,7 @@ from torch import nn
 from ..adapters import Adapter, attached, disagreement, find_loadable, remarks
 from ..checkpoints.contents import number, optional_json
 from ..checkpoints.loading import load_model, refuse_unloadable
-from ..checkpoints.locating import read_config
+from ..checkpoints.locating import Stored
 from ..checkpoints.patching import other_limits
 from ..configs.configuration import MAXIMUM_STAYS, ONLY_V5_KEYS, Configuration, read_rope
 from ..configs.section import LARGEST
@@ -44,7 +44,6 @@ from ..models.rotary_modules import (
 )
 from ..output.formatting import brief, first_line, listed
 from ..planning.plan import lacks_factor, make_plan
-from ..record import original_config, read_record
 from ..request import Request, refuse_unknown
 from ..schedules.specs import parse
 from .decoding import DIFFERS, EXPLAINED, UNDECIDED, Say, compare
@@ -145,12 +144,10 @@ def examine(
         if generate and report.live:
             _examine_generation(model, report, wanted, say)
         return report
-    folder, adapter = find_loadable(model, revision, weights=generate)
-    base = folder if adapter is None else adapter.base_folder
-    current = read_config(base)
-    asked = _wanted(current, original_config(current, base), schedule, like)
+    stored, adapter = find_loadable(model, revision, weights=generate)
+    asked = _wanted(stored.config, stored.original(), schedule, like)
     if adapter is None:
-        report = examine_folder(str(model), folder, trust_remote_code, wanted=asked)
+        report = examine_folder(str(model), stored, trust_remote_code, wanted=asked)
     else:
         report = examine_adapter(str(model), adapter, trust_remote_code, asked)
     if schedule is not None and like is None and not report.live:
@@ -159,7 +156,7 @@ def examine(
             "original (--like)"
         )
     if generate and report.live:
-        loaded = load_model(folder, dtype, device, trust_remote_code=trust_remote_code)
+        loaded = load_model(stored.folder, dtype, device, trust_remote_code=trust_remote_code)
         loaded = loaded if adapter is None else attached(loaded, adapter.folder)
         _examine_generation(loaded, report, wanted, say)
     return report
@@ -176,13 +173,12 @@ def _wanted(
         length: the length of the tables in tokens; None for the target length.
     """
     if like is not None:
-        folder, _ = find_loadable(like)
-        own = read_config(folder)
+        stored, _ = find_loadable(like)
         if schedule is None and length is None:
-            return recorded(Configuration.read(own), read_record(folder))
+            return recorded(Configuration.read(stored.config), stored.record)
         if schedule is None:
-            return asked_for(read_rope(own), length or 0)
-        config = original_config(own, folder)
+            return asked_for(read_rope(stored.config), length or 0)
+        config = stored.original()
     if schedule is None:
         return None
     configuration = Configuration.read(config)
@@ -354,8 +350,8 @@ def examine_adapter(name: str, adapter: Adapter, trusted: bool, wanted: Intended
     Raises:
         ConfigError: as for :func:`examine_folder`.
     """
-    report = examine_folder(name, adapter.base_folder, trusted, adapter.record, wanted)
-    report.base = adapter.base
+    report = examine_folder(name, adapter.base, trusted, adapter.record, wanted)
+    report.base = adapter.name
     if mismatch := disagreement(adapter):
         report.problems.insert(0, mismatch)
     else:
@@ -365,12 +361,13 @@ def examine_adapter(name: str, adapter: Adapter, trusted: bool, wanted: Intended
 
 
 def examine_folder(
-    name: str, folder: Path, trusted: bool, record: Record | None = None, wanted: Intended | None = None
+    name: str, stored: Stored, trusted: bool, record: Record | None = None, wanted: Intended | None = None
 ) -> Verification:
     """Compares the tables that transformers builds for a checkpoint with its record or configuration.
 
     Args:
         name: the checkpoint's name, for the report.
+        stored: the checkpoint.
         trusted: whether the checkpoint's own code may run.
         record: the intended frequencies, in place of the checkpoint's own record.
         wanted: the frequencies that the user asks for, in place of both.
@@ -378,7 +375,7 @@ def examine_folder(
     Raises:
         ConfigError: the checkpoint has no RoPE, or needs custom code that it may not run.
     """
-    config, record = read_config(folder), record or read_record(folder)
+    folder, config, record = stored.folder, stored.config, record or stored.record
     report = Verification(name, "", 0)
     refuse_unloadable(folder, config, trusted)
     with quiet_transformers():
@@ -404,7 +401,7 @@ def examine_folder(
         lacking = [key for key in intended.tables if key not in carried]
         report.problems += [f"no rotary module has a table for the {key} layers" for key in lacking]
     compare_softmax(skeleton, intended.softmax, report)
-    _check_limits(folder, configuration, report)
+    _check_limits(stored, configuration, report)
     if is_met(configuration):
         report.warnings.append(ONLY_V5_KEYS)
     return report
@@ -441,7 +438,8 @@ def _stock_modules(
     return skeleton, modules
 
 
-def _check_tokenizer(folder: Path, report: Verification, workaround: str) -> None:
+def _check_tokenizer(folder: Path, report: Verification, workaround: str) -> float | None:
+    """Reports a tokenizer's limit below the target length; returns the limit."""
     limit = number(optional_json(folder / "tokenizer_config.json").get("model_max_length"))
     if limit is not None and limit < report.length:
         shown = f"{limit:,g}" if abs(limit) < LARGEST else brief(limit)
@@ -449,13 +447,14 @@ def _check_tokenizer(folder: Path, report: Verification, workaround: str) -> Non
             f"tokenizer_config.json: model_max_length is {shown}, below the target length of {report.length:,} tokens "
             f"({workaround})"
         )
+    return limit
 
 
-def _check_limits(folder: Path, configuration: Configuration, report: Verification) -> None:
+def _check_limits(stored: Stored, configuration: Configuration, report: Verification) -> None:
     """Finds limits below the target length: those that patching raises, and others."""
     length, maximum = report.length, configuration.max_length
-    _check_tokenizer(folder, report, "patching with the schedule as-is raises it")
-    kinds = sorted({str(rope.scaling.get("rope_type")) for rope in configuration.ropes.values()} - {"default"})
+    limit = _check_tokenizer(stored.folder, report, "patching with the schedule as-is raises it")
+    kinds = sorted({rope.kind for rope in configuration.ropes.values()} - {"default"})
     if maximum < length and ({*kinds} & {*MAXIMUM_STAYS} or configuration.family.derives_attention_scale):
         report.warnings.append(
             f"max_position_embeddings stays {maximum:,} under {listed(kinds)}; an engine with this limit needs its own "
@@ -465,10 +464,9 @@ def _check_limits(folder: Path, configuration: Configuration, report: Verificati
         report.limits.append(
             f"config.json: max_position_embeddings is {maximum:,}, below the target length of {length:,} tokens"
         )
-    limit = number(optional_json(folder / "tokenizer_config.json").get("model_max_length"))
-    if read_record(folder) is not None and limit is not None and max(length, maximum) < limit <= LARGEST:
+    if stored.record is not None and limit is not None and max(length, maximum) < limit <= LARGEST:
         report.warnings.append(
             f"tokenizer_config.json: model_max_length is {limit:,g}, above the {length:,} tokens of the schedule; the "
             "tokenizer does not cut texts there"
         )
-    report.warnings += other_limits(folder, length)
+    report.warnings += other_limits(stored.folder, length)
