@@ -9,6 +9,7 @@ import click
 
 from ..checkpoints.folders import LINKS
 from ..engines.base import parameters_of
+from ..files import Data
 from ..output.formatting import argument, markdown, shell_word
 from ..schedules import label_of
 from .options import (
@@ -78,7 +79,7 @@ def command(model: str, out: str | None, schedule: str | None, in_place: bool, a
         say(f"next: ropescale verify {shell_word(argument(str(done.folder)))}")
 
 
-def describe(done: PatchedCheckpoint, model: str, out: str | None, in_place: bool) -> dict[str, object]:
+def describe(done: PatchedCheckpoint, model: str, out: str | None, in_place: bool) -> Data:
     """Returns the result as plain data."""
     from ..schedules import to_dict
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from click import FLOAT
 
+from ..files import present
 from .measuring import keywords_for, measure, model_of, text_of
 from .options import (
     MODEL_SECTION,
@@ -82,7 +83,7 @@ def command(model: str | None, source: Sequence[str], target_length: int, **opti
     """
     from ..evals import api
 
-    stated = {name: value for name, value in keywords_for(api.recommend, options).items() if value is not None}
+    stated = present(keywords_for(api.recommend, options))
     keywords = {**model_of(options, model), **stated, "target_length": target_length}
     text = text_of(source, options)
     measure(lambda: api.recommend(documents=text, **keywords), options)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..files import Data
 from ..output.formatting import cut, markdown, value_text
 from .options import SpecText, print_json, sectioned_command, show
 
@@ -64,7 +65,7 @@ def describe(name: str, make: object) -> dict[str, Any]:
     }
 
 
-def _field(parameter: Parameter) -> dict[str, object]:
+def _field(parameter: Parameter) -> Data:
     kind = parameter.hint.__name__ if isinstance(parameter.hint, type) else str(parameter.hint)
     described = {"name": parameter.name, "type": kind, "required": parameter.required}
     if parameter.required:

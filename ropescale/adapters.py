@@ -13,7 +13,7 @@ from .checkpoints.loading import refusal
 from .checkpoints.locating import ADAPTER, Stored, checked, find_model, locate
 from .configs.configuration import read_rope
 from .errors import CheckpointError, ConfigError, RopescaleError
-from .files import local_path, read_json
+from .files import Data, local_path, read_json
 from .output.formatting import cut, first_line, named
 from .planning.layers import describe_scaling
 from .record import RECORD, read_record
@@ -61,7 +61,7 @@ def find_loadable(
     return adapter.base, adapter
 
 
-def read_configs(model: str | Path, revision: str | None = None) -> tuple[dict[str, object], dict[str, object]]:
+def read_configs(model: str | Path, revision: str | None = None) -> tuple[Data, Data]:
     """Returns two configurations of a model or an adapter's base: without ropescale's scaling, and as stored.
 
     Raises:

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, Never, TypeGuard
+from typing import Any, BinaryIO, Literal, Never, TypeGuard, TypeVar
 
 from .errors import CheckpointError, ConfigError, DataError, StorageError
 
@@ -34,6 +34,16 @@ LOG = logging.getLogger(__name__)
 
 Json = Mapping[str, object]
 """A JSON object, such as a configuration or rope parameters; not to be changed."""
+
+Data = dict[str, object]
+"""A JSON object, or other values by name, for its receiver to keep."""
+
+T = TypeVar("T")
+
+
+def present(values: Mapping[str, T | None]) -> dict[str, T]:
+    """Returns the values that are not None."""
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def is_number(value: object) -> TypeGuard[float]:
@@ -74,7 +84,7 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def read_json(path: Path, most: int = LARGEST) -> dict[str, object]:
+def read_json(path: Path, most: int = LARGEST) -> Data:
     """Reads a JSON object from a file, with errors that name the file and the line.
 
     Args:
@@ -87,7 +97,7 @@ def read_json(path: Path, most: int = LARGEST) -> dict[str, object]:
     return json_in(read_bytes(path, most), path)
 
 
-def json_in(content: bytes, path: Path) -> dict[str, object]:
+def json_in(content: bytes, path: Path) -> Data:
     """Parses the content of a file, for :func:`read_json`."""
     try:
         return parse_json(content)
@@ -99,7 +109,7 @@ class Damaged(ValueError):
     """An error for damaged content; its message is a predicate that follows the file's name."""
 
 
-def parse_json(content: bytes, *, finite: bool = False) -> dict[str, object]:
+def parse_json(content: bytes, *, finite: bool = False) -> Data:
     """Parses a JSON object, in bounded time and memory.
 
     Args:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from . import __version__
 from .errors import CheckpointError, ConfigError
-from .files import Json, read_json, sha256
+from .files import Data, Json, read_json, sha256
 from .output.formatting import cut, stays_below, visible
 from .planning.plan import Plan
 from .rope import Rope
@@ -29,7 +29,7 @@ def make_record(
     source: str,
     original_bytes: bytes,
     earlier: Record | None = None,
-) -> dict[str, object]:
+) -> Data:
     """Builds the record of a patched checkpoint, which allows verifying and undoing the patch.
 
     Args:
@@ -80,7 +80,7 @@ def around_switch(schedule: Schedule, rope: Rope) -> dict[int, Frequencies]:
     return {length: compute(schedule, rope, length) for length in (rope.original_length, rope.original_length + 1)}
 
 
-def _as_table(table: Frequencies) -> dict[str, object]:
+def _as_table(table: Frequencies) -> Data:
     return {"inv_freq": list(table.inv_freq), "attention_scale": table.attention_scale}
 
 
@@ -132,7 +132,7 @@ def files_in(folder: Path) -> Listing | None:
     return files if all(isinstance(entry, Mapping) for entry in files.values()) else None
 
 
-def original_config(config: Json, record: Record | None, on_top: bool = False) -> dict[str, object]:
+def original_config(config: Json, record: Record | None, on_top: bool = False) -> Data:
     """Returns the configuration that a schedule builds on: without ropescale's scaling unless ``on_top``.
 
     Args:
@@ -143,7 +143,7 @@ def original_config(config: Json, record: Record | None, on_top: bool = False) -
     return record.undo.apply(dict(config))
 
 
-def undo(new: Json, old: Json) -> dict[str, object]:
+def undo(new: Json, old: Json) -> Data:
     """Returns the changes from ``new`` back to ``old``: keys to set to their old value, and keys to remove."""
     return {
         "changed": {key: value for key, value in old.items() if key not in new or new[key] != value},

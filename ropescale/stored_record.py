@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
 from .configs.section import LARGEST
+from .files import Data
 from .output.formatting import cut
 from .schedules import Frequencies
 
@@ -47,10 +48,10 @@ class StoredSide(StoredTable):
 class Undo(_Stored):
     """The changes that restore the source's configuration: values to set, and keys to remove."""
 
-    changed: dict[str, object]
+    changed: Data
     added: list[str]
 
-    def apply(self, config: dict[str, object]) -> dict[str, object]:
+    def apply(self, config: Data) -> Data:
         """Returns the original configuration; existing keys keep their order."""
         return {key: value for key, value in config.items() if key not in self.added} | self.changed
 

@@ -14,7 +14,7 @@ from ..engines import ENGINES
 from ..engines.base import needs_remote_code
 from ..engines.exported import engine_warnings, export_of, patched
 from ..errors import ConfigError, ScheduleError
-from ..files import Json, is_number, local_path, read_bytes, read_json
+from ..files import Data, Json, is_number, local_path, read_bytes, read_json
 from ..output.formatting import brief, cell, code_span, cut, sentence, uncommented
 from ..planning.plan import Plan
 from ..record import RECORD, as_json, make_record, original_config, undo
@@ -99,7 +99,7 @@ def following(source: Stored, target: Stored, request: Request) -> Plan:
         )
     now, wanted = Configuration.read(source.config), Configuration.read(target.config)
     rest = {key: value for key, value in now.raw.items() if key not in _ROTARY}
-    taken: dict[str, object] = {"max_position_embeddings": wanted.max_length}  # what a class's default states, too
+    taken: Data = {"max_position_embeddings": wanted.max_length}  # what a class's default states, too
     if ALL_LAYERS in wanted.ropes:
         taken["rope_theta"] = wanted.ropes[ALL_LAYERS].theta
     taken |= {key: wanted.section[key] for key in _ROTARY if key in wanted.section}
@@ -140,7 +140,7 @@ def completed(source: Stored, request: Request) -> Plan:
     return Plan(request, now, planned, {}, length, tuple(notes))
 
 
-def record_of(source: Stored, plan: Plan, name: str) -> dict[str, object]:
+def record_of(source: Stored, plan: Plan, name: str) -> Data:
     """Returns the record of a checkpoint that is built from a source folder, without the list of files.
 
     If the plan does not change the source's schedule, the source's record is kept, except for the undo information.

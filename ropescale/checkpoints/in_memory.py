@@ -13,7 +13,7 @@ from torch import nn
 
 from ..configs.configuration import Configuration
 from ..errors import CheckpointError, ConfigError, RopescaleError, ScheduleError
-from ..files import Json, write_synced
+from ..files import Data, Json, write_synced
 from ..models.patching import check_live, installed, why_held
 from ..models.rotary_modules import quiet_transformers, whole_config
 from ..output.formatting import first_line
@@ -41,7 +41,7 @@ class SavedSchedule:
     """
 
     plan: Plan
-    record: dict[str, object]
+    record: Data
     source: Stored | None
 
     @property
@@ -95,7 +95,7 @@ def saved_schedule(model: nn.Module) -> SavedSchedule:
     return SavedSchedule(new, record, source)
 
 
-def _of_source(source: Stored | None, plan: Plan) -> dict[str, object] | None:
+def _of_source(source: Stored | None, plan: Plan) -> Data | None:
     """Returns the configuration that a model was loaded from, without ropescale's scaling.
 
     Returns None if there is no source, or if planning the same request on the source's configuration fails or gives
@@ -161,7 +161,7 @@ _APART = frozenset([*_ROPE, *"transformers_version _name_or_path dtype torch_dty
 """Keys that belong to the schedule, or that are compared separately."""
 
 
-def _changed_since(config: dict[str, object], expected: Json, model: nn.Module) -> dict[str, object]:
+def _changed_since(config: Data, expected: Json, model: nn.Module) -> Data:
     """Returns a ``config.json`` with the changes that were made to a model's configuration since loading.
 
     Returns ``config`` unchanged for a model with adapters, because its base's weights are links to the source's files.
@@ -178,7 +178,7 @@ def _changed_since(config: dict[str, object], expected: Json, model: nn.Module) 
     return _overlaid(config, before, now) | _stated(config, model)
 
 
-def _overlaid(config: Json, before: Json, now: Json) -> dict[str, object]:
+def _overlaid(config: Json, before: Json, now: Json) -> Data:
     gone = before.keys() - now.keys() - _APART  # removed keys, such as the quantization config of dequantized weights
     found = {key: value for key, value in config.items() if key not in gone}
     for key, value in now.items():
@@ -192,7 +192,7 @@ def _overlaid(config: Json, before: Json, now: Json) -> dict[str, object]:
     return found
 
 
-def _stated(config: Json, model: nn.Module) -> dict[str, object]:
+def _stated(config: Json, model: nn.Module) -> Data:
     """Returns the keys of ``config`` that ``save_pretrained`` updates: the weights' dtype and the model's class."""
     now = {
         **dict.fromkeys(("dtype", "torch_dtype"), str(model.dtype).removeprefix("torch.")),
@@ -201,7 +201,7 @@ def _stated(config: Json, model: nn.Module) -> dict[str, object]:
     return {key: value for key, value in now.items() if config.get(key) is not None}
 
 
-def _with_rope_of(now: Json, before: Json) -> dict[str, object]:
+def _with_rope_of(now: Json, before: Json) -> Data:
     """Returns the configuration ``now`` with the rope keys of the configuration ``before``, in every section."""
     kept = {key: value for key, value in now.items() if key not in _ROPE}
     for key, value in kept.items():

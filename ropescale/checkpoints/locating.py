@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import CheckpointError
-from ..files import json_in, local_path, read_bytes, read_json
+from ..files import Data, json_in, local_path, read_bytes, read_json
 from ..output.formatting import argument, brief, cut, first_line, shell_word
 from ..record import original_config, read_record
 from .backups import is_interrupted
@@ -37,7 +37,7 @@ class Stored:
         return read_bytes(self.folder / "config.json", LARGEST_CONFIG)
 
     @cached_property
-    def config(self) -> dict[str, object]:
+    def config(self) -> Data:
         """The content of ``config.json``.
 
         Raises:
@@ -51,7 +51,7 @@ class Stored:
         """The record of ropescale, or None."""
         return read_record(self.folder)
 
-    def original(self, on_top: bool = False) -> dict[str, object]:
+    def original(self, on_top: bool = False) -> Data:
         """Returns the configuration that a schedule builds on: without ropescale's scaling unless ``on_top``."""
         return original_config(self.config, self.record, on_top)
 

@@ -43,7 +43,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from ..errors import RopescaleError
-from ..files import Json
+from ..files import Data, Json
 
 LOWEST = "5.16"
 """The lowest supported version of transformers, as in pyproject.toml."""
@@ -86,7 +86,7 @@ class RopeDefaults(TypedDict, total=False):
     """The layer types that top-level keys apply to, and the values that a class fills in, for a form of parameters."""
 
     reaches: dict[str, list[str]]
-    fills: dict[str, dict[str, object]]
+    fills: dict[str, Data]
 
 
 class Entry(TypedDict, total=False):
@@ -104,7 +104,7 @@ class Entry(TypedDict, total=False):
     names: dict[str, str]
     own_name_wins: list[str]
     head_dims: dict[str, int]
-    rope_parameters: dict[str, object]
+    rope_parameters: Data
     fixed: bool
     default_theta: float | dict[str, float]
     layer_types: list[str]

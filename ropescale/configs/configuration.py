@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from ..errors import ConfigError
-from ..files import Json, is_number
+from ..files import Data, Json, is_number, present
 from ..output.formatting import brief
 from ..rope import Rope
 from . import class_defaults
@@ -379,7 +379,7 @@ def unread_by_v4(configuration: Configuration) -> bool:
     return section.get("rope_scaling") is None and _v4_scaling(configuration.text, configuration.parameters) is not None
 
 
-def in_both_dialects(configuration: Configuration) -> dict[str, object]:
+def in_both_dialects(configuration: Configuration) -> Data:
     """Returns a copy of a configuration with equivalent keys for transformers 4 and 5."""
     original = max(rope.original_length for rope in configuration.ropes.values()) if configuration.is_scaled else None
     return write_rope(configuration, Scaling({}, configuration.max_length, original))
@@ -408,13 +408,14 @@ def widened(configuration: Configuration, length: int) -> Configuration:
             )
         # what transformers would derive from the old maximum
         derived = {"factor": rope.max_length / rope.original_length, ORIGINAL: rope.original_length}
-        stated = {name: value for name, value in rope.scaling.items() if value is not None}
-        parameters[key] = {**(derived if kind in ("yarn", "longrope", "llama3") else {}), **stated}
+        if kind not in ("yarn", "longrope", "llama3"):
+            derived = {}
+        parameters[key] = derived | present(rope.scaling)
     original = configuration.lengths.trained.tokens
     return Configuration.read(write_rope(configuration, Scaling(parameters, length, original)))
 
 
-def write_rope(configuration: Configuration, scaling: Scaling) -> dict[str, object]:
+def write_rope(configuration: Configuration, scaling: Scaling) -> Data:
     """Returns a copy of a configuration with the given scaling.
 
     Sets ``rope_parameters`` for transformers 5, and ``rope_scaling`` and ``rope_theta`` for transformers 4. Keeps the
@@ -447,7 +448,7 @@ def write_rope(configuration: Configuration, scaling: Scaling) -> dict[str, obje
     return placed(copy.deepcopy(dict(configuration.raw)), configuration.path, section)
 
 
-def _write_v4(section: dict[str, object], merged: Mapping[str, Json], text: Section) -> None:
+def _write_v4(section: Data, merged: Mapping[str, Json], text: Section) -> None:
     """Writes the parameters into the keys of transformers 4 if the model type has such keys, and removes stale keys.
 
     A key that the vendor's file states, but transformers does not read, follows the table that it describes.
@@ -469,7 +470,7 @@ def _write_v4(section: dict[str, object], merged: Mapping[str, Json], text: Sect
         section["rope_scaling"] = scaling  # null means plain RoPE
 
 
-def _set(section: dict[str, object], name: str, value: object) -> None:
+def _set(section: Data, name: str, value: object) -> None:
     """Sets a key, but keeps the vendor's spelling of an equal number, such as 10000 for 10000.0."""
     if section.get(name) != value:
         section[name] = value
@@ -506,7 +507,7 @@ def _v4_scaling(text: Section, tables: Mapping[str, Json]) -> Parameters | None:
     return {**rest, "type": kind} if text.old.get("type") else rest  # a vendor's own code may read only the old name
 
 
-def _write_oddities(section: dict[str, object], merged: Mapping[str, Json], text: Section) -> None:
+def _write_oddities(section: Data, merged: Mapping[str, Json], text: Section) -> None:
     """Writes further keys that transformers needs, or in which a model type states theta a second time."""
     is_null = "head_dim" in section or "head_dim" in text.defaults or text.family.null_head_dim_in_v4
     if is_null and text.get("head_dim") is None:  # transformers' rope functions fail on a null head_dim

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeGuard
 
-from ..files import Json
+from ..files import Data, Json
 from . import class_defaults
 
 Path = tuple[str, ...]
@@ -82,10 +82,10 @@ class Lengths:
         named = [("trained", self.trained), ("served", self.served), *(("also stated", each) for each in self.others)]
         return [*named, ("tokenizer", self.tokenizer)] if self.tokenizer else named
 
-    def to_dict(self) -> dict[str, object]:
+    def to_dict(self) -> Data:
         """Returns the lengths as plain data."""
         named = {"trained": self.trained, "served": self.served}
-        found: dict[str, object] = {name: {"tokens": each.tokens, "from": each.key} for name, each in named.items()}
+        found: Data = {name: {"tokens": each.tokens, "from": each.key} for name, each in named.items()}
         others = {each.key: each.tokens for each in self.others}
         return found | {"others": others, "tokenizer": self.tokenizer.tokens if self.tokenizer else None}
 
@@ -134,7 +134,7 @@ def at(config: Json, path: Path) -> object:
     return found
 
 
-def placed(config: object, path: Path, section: Json) -> dict[str, object]:
+def placed(config: object, path: Path, section: Json) -> Data:
     """Returns a copy of a configuration with another section at a path."""
     if not path:
         return dict(section)

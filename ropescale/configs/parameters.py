@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 
 from ..errors import ConfigError
-from ..files import Json
+from ..files import Json, present
 from ..output.formatting import brief, listed
 from . import class_defaults
 from .class_defaults import ALL_LAYERS, PARTIAL_NAMES, THETA_NAMES
@@ -155,7 +155,7 @@ def _refuse_disagreement(section: Section, key: str, new: Json, whole: bool) -> 
         new: the parameters of ``rope_parameters``.
         whole: whether to compare all keys, instead of only those of ``rope_scaling``.
     """
-    left, right = _present(new), _present(section.old)
+    left, right = present(normalised(new)), present(normalised(section.old))
     way = section.way(section.old)
     if whole:
         theta = section.beside(key, THETA_NAMES, way)
@@ -169,10 +169,6 @@ def _refuse_disagreement(section: Section, key: str, new: Json, whole: bool) -> 
                 f"{name} is {brief(left.get(name))} in rope_parameters and {brief(right.get(name))} in rope_scaling "
                 "(with rope_theta beside it); make both agree, or remove one"
             )
-
-
-def _present(parameters: Json) -> Parameters:
-    return {key: value for key, value in normalised(parameters).items() if value is not None}
 
 
 def check_section(section: Section) -> None:

@@ -10,14 +10,14 @@ from itertools import chain
 from typing import TypeGuard, cast
 
 from ..errors import ConfigError
-from ..files import Json, is_number
+from ..files import Data, Json, is_number
 from ..output.formatting import brief
 from . import class_defaults
 from .class_defaults import Entry
 from .families import Family, family
 from .finding import lengths_in
 
-Parameters = dict[str, object]
+Parameters = Data
 """Rope parameters under the keys of transformers 5."""
 
 _RENAMED_TYPES = {"su": "longrope", "mrope": "default"}

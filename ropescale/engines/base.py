@@ -12,7 +12,7 @@ from ..configs import class_defaults
 from ..configs.class_defaults import ALL_LAYERS, PARTIAL_NAMES, THETA_NAMES
 from ..configs.configuration import Configuration
 from ..configs.finding import ORIGINAL, placed
-from ..files import Json
+from ..files import Data, Json, present
 from ..output.formatting import fenced, shell_word, visible
 from ..planning.plan import Plan
 from ..rope import Rope
@@ -136,8 +136,8 @@ def layers_in(configuration: Configuration, length: int) -> tuple[Layers, ...]:
     """Returns every kind of layer that rotates under a configuration."""
     kinds = []
     for key, rope in configuration.ropes.items():
-        stated = {name: value for name, value in rope.scaling.items() if value is not None}
-        if stated.get("rope_type") == "yarn":  # transformers derives a missing factor from the lengths
+        stated = present(rope.scaling)
+        if rope.kind == "yarn":  # transformers derives a missing factor from the lengths
             stated.setdefault("factor", max(rope.max_length / rope.original_length, 1.0))
         kinds.append(Layers(key, stated, configuration, rope, length))
     return tuple(kinds)
@@ -377,7 +377,7 @@ class Serving:
         """The option that lets vLLM and SGLang run the checkpoint's own code, or an empty list if it is not needed."""
         return ["--trust-remote-code"] if needs_remote_code(self.wanted.raw) else []
 
-    def changes(self) -> dict[str, object]:
+    def changes(self) -> Data:
         """Returns the keys and values to serve that differ from the stored ones, in the language model's part."""
         stored = self.stored.section
         return {key: value for key, value in self.wanted.section.items() if key not in stored or stored[key] != value}
@@ -417,7 +417,7 @@ class Serving:
         changed = self.v5_changes(positions)
         return placed({}, self.stored.path, changed) if changed else changed
 
-    def v5_changes(self, positions: int) -> dict[str, object]:
+    def v5_changes(self, positions: int) -> Data:
         """Returns the changes to the language model's part of the stored configuration, for transformers 5.
 
         Changed rope parameters are complete, because they replace the stored ones. Layer types that do not rotate keep

@@ -143,7 +143,7 @@ class Export:
         """The reason and the advice as a sentence; None if there are commands."""
         return None if self.reason is None else str(self.error)
 
-    def to_dict(self) -> Mapping[str, object]:
+    def to_dict(self) -> Json:
         """Returns the export as a dict for JSON."""
         claim = {"same": self.is_same, "ground": self.ground, "options": self.options}
         return asdict(self) | {"served": self.reason is None, "refusal": self.refusal} | claim

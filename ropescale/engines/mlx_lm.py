@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 from ..configs.class_defaults import ALL_LAYERS
 from ..configs.finding import ORIGINAL, placed
+from ..files import Data, Json
 from ..schedules.as_is import stock_table
 from ..schedules.by_parts import temperature
 from ..schedules.longrope import usual_scale
@@ -86,7 +87,7 @@ class MlxLmEngine(Engine):
         return serving.spelled(_own_keys)
 
 
-def _changes(serving: Serving) -> dict[str, object]:
+def _changes(serving: Serving) -> Data:
     """Returns the keys to replace at the top level of the folder's configuration."""
     changed = {} if serving.is_written else serving.changes()
     for wanted, own in zip(serving.layers, serving.spelled(_own_keys).layers):
@@ -101,7 +102,7 @@ def _changes(serving: Serving) -> dict[str, object]:
     return changed
 
 
-def _own_keys(layers: Layers) -> Mapping[str, object]:
+def _own_keys(layers: Layers) -> Json:
     """Returns the rope parameters from which mlx-lm computes the requested attention factor."""
     asked, stated = layers.attention_factor, layers.parameters
     if layers.kind == "longrope" and asked >= 1 and not _has_scale(layers) and _takes_original(layers):

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from ..configs.section import is_name
 from ..errors import ConfigError
-from ..files import is_number
+from ..files import Data, is_number
 from ..output.formatting import brief, cut
 from ..rope import Rope
 from ..schedules.base import partial_factor
@@ -148,7 +148,7 @@ def refuse_architecture(model: GgufModel) -> None:
         )
 
 
-def config_of(model: GgufModel) -> dict[str, object]:
+def config_of(model: GgufModel) -> Data:
     """Returns the file's keys as a configuration with transformers' keys.
 
     Raises:
@@ -194,7 +194,7 @@ def _rotary_dim(model: GgufModel) -> int:
     return stated
 
 
-def _scaling(model: GgufModel, rope: Rope) -> dict[str, object]:
+def _scaling(model: GgufModel, rope: Rope) -> Data:
     """Returns the vendor's scaling as rope parameters, with one factor per pair if no other rope type describes it."""
     factor, extra = model.factor, model.number("rope.scaling.attn_factor", 1.0)
     kind, name, tables = model.get("rope.scaling.type") or "linear", model.architecture, model.tables

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from ..errors import ConfigError, ScheduleError, WayOut
-from ..files import Json, is_number
+from ..files import Json, is_number, present
 from ..planning.layers import of_scale
 from ..planning.plan import Plan
 from ..rope import Rope
@@ -121,7 +121,7 @@ def refusal(architecture: str, keys: Keys, parameters: Json, rope: Rope, length:
         length: the target context in tokens.
     """
     model = GgufModel(None, architecture, {f"{architecture}.{name}": value for name, value in keys.items()}, {})
-    stated = {name: value for name, value in parameters.items() if value is not None}
+    stated = present(parameters)
     stock = replace(rope, scaling=stated, table=None, table_scale=1.0)
     schedule, ground = from_rope_parameters(stock)
     try:

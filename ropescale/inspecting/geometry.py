@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
+from ..files import Data, Json, present
 from ..rope import Rope
 from ..schedules import Frequencies
 
@@ -67,7 +67,7 @@ class Geometry:
     schedule: str | None = None
     frequencies: Frequencies | None = None
     target_length: int | None = None
-    scaling: Mapping[str, object] | None = None
+    scaling: Json | None = None
     window: int | None = None
     varies: bool = False
     name: str | None = None
@@ -118,7 +118,7 @@ class Geometry:
         """Returns the pairs that complete no turn inside the trained length or the attention window."""
         return [pair.pair for pair in self.pairs() if not pair.completes_a_turn]
 
-    def to_dict(self) -> dict[str, object]:
+    def to_dict(self) -> Data:
         """Returns the geometry as plain data, in full precision."""
         rope = self.rope
         return {
@@ -135,9 +135,7 @@ class Geometry:
             "schedule": self.schedule,
             "target_length": self.target_length,
             "attention_scale": self.frequencies.attention_scale if self.frequencies else None,
-            "table": [
-                {key: value for key, value in asdict(pair).items() if value is not None} for pair in self.pairs()
-            ],
+            "table": [present(asdict(pair)) for pair in self.pairs()],
         }
 
 

@@ -11,11 +11,11 @@ from ..adapters import Adapter, find_loadable, on_base_shown
 from ..checkpoints.contents import number
 from ..checkpoints.locating import Stored
 from ..configs.configuration import ONLY_V5_KEYS, Configuration
-from ..configs.finding import Lengths, StatedLength
+from ..configs.finding import Lengths, StatedLength, is_length
 from ..configs.section import LARGEST
 from ..engines.transformers4 import is_met
 from ..errors import ScheduleError
-from ..files import Json, is_number, read_json
+from ..files import Data, Json, is_number, read_json
 from ..output.formatting import brief, names_of
 from ..planning.layers import window_of
 from ..planning.plan import Plan, check_taken, is_as_is, make_plan, refuse_unused, share_of
@@ -56,7 +56,7 @@ class Inspection:
         """The geometry of each layer type, in a list, as in :attr:`Inspections.layers`."""
         return {geometry.layer_type: [geometry] for geometry in self.geometries}
 
-    def to_dict(self) -> dict[str, object]:
+    def to_dict(self) -> Data:
         """Returns everything as plain data, in full precision."""
         return {
             "model": self.model,
@@ -105,7 +105,7 @@ class Inspections:
             for key, geometry in given[built_on].items()
         }
 
-    def to_dict(self) -> dict[str, object]:
+    def to_dict(self) -> Data:
         """Returns the inspections as plain data, in full precision, with the schedules as an ordered list."""
         plain = [{"schedule": name, **each.to_dict()} for name, each in self.inspections.items()]
         common = {key: plain[0][key] for key in ("model", "model_type", "lengths")}
@@ -349,4 +349,4 @@ def _limit_traps(configuration: Configuration, files: Files) -> Iterator[str]:
 def _meant_for(files: Files) -> int | None:
     """Returns the target context, in tokens, of a patched checkpoint, which can differ from its stated maximum."""
     length = files.get("ropescale.json", {}).get("length")
-    return length if isinstance(length, int) and 0 < length <= LARGEST else None
+    return length if is_length(length) else None

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from ..configs.class_defaults import ALL_LAYERS
 from ..configs.configuration import Configuration, Scaling
 from ..configs.families import Family
+from ..configs.finding import is_length
 from ..errors import ConfigError, ScheduleError, WayOut
 from ..files import is_number
 from ..lengths import LONGEST
@@ -154,7 +155,7 @@ def window_of(configuration: Configuration, layer_type: str) -> int | None:
     if not is_windowed(layer_type):
         return None
     window = configuration.default_of(configuration.family.window or "sliding_window")
-    return window if isinstance(window, int) and not isinstance(window, bool) and window > 0 else None
+    return window if is_length(window) else None
 
 
 def _layer_types(layers: str, configuration: Configuration) -> list[str]:

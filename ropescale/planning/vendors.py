@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..errors import ScheduleError
+from ..files import Data, present
 from ..rope import Rope
 from ..schedules import compute
 from ..schedules.as_is import from_rope_parameters
@@ -19,7 +20,7 @@ _FACTOR, _WEIGHTS = "attention_factor", ("mscale", "mscale_all_dim")
 _FIELDS = (_FACTOR, "beta_fast", "beta_slow", "truncate", *_WEIGHTS, "low_freq_factor", "high_freq_factor")
 
 
-def kept_fields(spec: Spec, rope: Rope, named: Collection[str]) -> dict[str, object]:
+def kept_fields(spec: Spec, rope: Rope, named: Collection[str]) -> Data:
     """Returns the vendor's fields that a schedule keeps: those that it has and that the user did not name.
 
     An attention factor that follows from the vendor's factor is not kept, because it follows from the new factor.
@@ -70,12 +71,12 @@ def remarks(
         yield "; ".join(parts)
 
 
-def _fields_of(rope: Rope) -> dict[str, object]:
+def _fields_of(rope: Rope) -> Data:
     """Returns the fields that differ from the defaults of the vendor's rope type, or all fields of an unknown type."""
     try:
         stated = Spec.of(from_rope_parameters(rope)[0]).fields
     except ScheduleError:
-        stated = {name: value for name, value in rope.scaling.items() if value is not None}
+        stated = present(rope.scaling)
     return {name: stated[name] for name in _FIELDS if name in stated}
 
 

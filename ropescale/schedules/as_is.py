@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, ClassVar, Self
 
 from ..errors import ScheduleError
+from ..files import Data, Json, present
 from ..output.formatting import brief
 from ..rope import Rope
 from .base import BuiltIn, Frequencies, Schedule, Varying, build, compute, length_dependent, lookup, register, suggest
@@ -35,7 +35,7 @@ class AsIs(BuiltIn):
         object.__setattr__(known, "_varies", length_dependent(from_rope_parameters(rope)[0]))
         return known
 
-    def rope_parameters(self, rope: Rope) -> Mapping[str, object] | None:
+    def rope_parameters(self, rope: Rope) -> Json | None:
         if rope.table is not None:
             return None
         return dict(rope.scaling) or {"rope_type": "default"}
@@ -58,7 +58,7 @@ def from_rope_parameters(rope: Rope) -> tuple[Schedule, Rope]:
     """
     if rope.table is not None:
         return build(lookup("base"), {}), rope
-    stated = {key: value for key, value in rope.scaling.items() if value is not None}
+    stated = present(rope.scaling)
     kind = str(stated.get("rope_type", stated.get("type", "default")))
     if kind in ("su", "yarn") and "short_factor" in stated:
         kind = "longrope"  # as Phi-3's own configuration class renames them
@@ -78,11 +78,11 @@ KINDS = ("default", "linear", "dynamic", "yarn", "longrope", "llama3", "proporti
 """The supported rope types."""
 
 
-def _reading(kind: str, rope: Rope) -> tuple[str, dict[str, object], int]:
+def _reading(kind: str, rope: Rope) -> tuple[str, Data, int]:
     """Returns the name and fields of a rope type's schedule, and the trained length that the rope type uses."""
     stated = rope.scaling
 
-    def some(*keys: str) -> dict[str, object]:
+    def some(*keys: str) -> Data:
         return {key: stated[key] for key in keys if key in stated}
 
     original = stated.get("original_max_position_embeddings", rope.original_length)

@@ -13,10 +13,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..errors import ScheduleError
+from ..files import Json
 from ..rope import Rope
 from .base import BuiltIn, Frequencies, OtherTheta, above, at_least, register, with_theta
 
@@ -195,7 +195,7 @@ class Dynamic(BuiltIn):
             return Frequencies(rope.inv_freq(), rope.table_scale)
         return Frequencies(with_theta(rope, ntk_theta(self.name, rope, alpha)), rope.table_scale)
 
-    def rope_parameters(self, rope: Rope) -> Mapping[str, object] | None:
+    def rope_parameters(self, rope: Rope) -> Json | None:
         if not rope.is_plain:
             return None
         return {"rope_type": "dynamic", "factor": float(self.factor)}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields
 
-from ..files import Json
+from ..files import Json, present
 from ..rope import Rope
 from .base import BuiltIn, Frequencies, above, at_least, register
 
@@ -142,7 +142,7 @@ class Yarn(BuiltIn):
             "beta_fast": float(self.beta_fast),
             "beta_slow": float(self.beta_slow),
             "truncate": self.truncate,
-        } | {key: value for key, value in optional.items() if value is not None}
+        } | present(optional)
 
 
 def temperature(factor: float, mscale: float = 1.0) -> float:

@@ -9,10 +9,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ..errors import ScheduleError
+from ..files import Json
 from ..rope import Rope
 from .base import BuiltIn, Frequencies, at_least, plain_form, register
 
@@ -57,7 +57,7 @@ class Proportional(BuiltIn):
         """Returns the number of pairs that turn, ``int(p h // 2)``."""
         return int(self.partial_rotary_factor * rope.head_dim // 2)
 
-    def rope_parameters(self, rope: Rope) -> Mapping[str, object] | None:
+    def rope_parameters(self, rope: Rope) -> Json | None:
         scaling = {"partial_rotary_factor": self.partial_rotary_factor}
         return plain_form(replace(rope, rotated_pairs=self.turning(rope), scaling=scaling), factor=self.factor)
 

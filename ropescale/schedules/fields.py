@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Union, cast
 
 from ..errors import ScheduleError
-from ..files import is_number, local_path
+from ..files import Data, is_number, local_path
 from ..output.formatting import brief
 
 PROVENANCE = "provenance"
@@ -51,7 +51,7 @@ def parameters(make: object) -> dict[str, Parameter]:
 @lru_cache(maxsize=64)
 def _parameters_of(cls: type) -> dict[str, Parameter]:
     is_dataclass = dataclasses.is_dataclass(cls)
-    hints: dict[str, object] = {}
+    hints: Data = {}
     with contextlib.suppress(Exception):  # names that exist only for type checking
         hints = typing.get_type_hints(cls if is_dataclass else cls.__init__)
     if is_dataclass:

@@ -7,9 +7,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ..files import Json
 from ..rope import Rope
 from .base import BuiltIn, Frequencies, OtherTheta, at_least, plain_form, register
 
@@ -45,5 +45,5 @@ class Linear(BuiltIn):
     def __call__(self, rope: Rope, length: int) -> Frequencies:
         return Frequencies([b / self.factor for b in rope.inv_freq()], rope.table_scale)
 
-    def rope_parameters(self, rope: Rope) -> Mapping[str, object] | None:
+    def rope_parameters(self, rope: Rope) -> Json | None:
         return plain_form(rope, factor=self.factor)

@@ -3,9 +3,9 @@ meta-llama/llama-models, models/llama3/model.py, apply_scaling)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ..files import Json
 from ..rope import Rope
 from .base import BuiltIn, Frequencies, above, at_least, register
 from .by_parts import blend_by_turns, llama3_form
@@ -39,5 +39,5 @@ class Llama3(BuiltIn):
         blended = blend_by_turns(rope, self.factor, self.low_freq_factor, self.high_freq_factor)
         return Frequencies(blended, rope.table_scale)
 
-    def rope_parameters(self, rope: Rope) -> Mapping[str, object] | None:
+    def rope_parameters(self, rope: Rope) -> Json | None:
         return llama3_form(rope, self.factor, self.low_freq_factor, self.high_freq_factor)

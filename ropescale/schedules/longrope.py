@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from ..files import Json
 from ..rope import Rope
 from .base import BuiltIn, Frequencies, Varying, above, at_least, divided, register
 
@@ -51,7 +51,7 @@ class LongRope(BuiltIn):
     def _stretched(self, rope: Rope) -> float:
         return self.factor if self.factor is not None else rope.max_length / rope.original_length
 
-    def rope_parameters(self, rope: Rope) -> Mapping[str, object] | None:
+    def rope_parameters(self, rope: Rope) -> Json | None:
         if not rope.is_plain:
             return None
         return {

@@ -22,7 +22,7 @@ from inspect import isroutine
 from typing import TypeGuard, cast
 
 from ..errors import ConfigError, ScheduleError
-from ..files import Json, is_number, local_path, sha256
+from ..files import Data, Json, is_number, local_path, sha256
 from ..output.formatting import brief, listed
 from ..rope import Rope
 from .base import BuiltIn, Schedule, build, label_of, lookup, suggest
@@ -62,9 +62,9 @@ class Spec:
         return label_of(self.make)
 
     @cached_property
-    def given(self) -> dict[str, object]:
+    def given(self) -> Data:
         """The given values; the fields of an inner schedule follow its name."""
-        flat: dict[str, object] = {}
+        flat: Data = {}
         for key, value in self.fields.items():
             flat |= {key: value._name, **value.given} if isinstance(value, Spec) else {key: value}
         return flat
@@ -204,13 +204,13 @@ def describe(schedule: object) -> str:
     return Spec.of(cast(Schedule, schedule)).text
 
 
-def to_dict(schedule: object) -> dict[str, object]:
+def to_dict(schedule: object) -> Data:
     """Returns a schedule as plain JSON data, ``{"name": ..., fields}``; :func:`parse` reads a built-in schedule back.
 
     A user's schedule has the name of its class or function. Fields whose value and default are None are omitted.
     """
     kept = [(field.name, value) for field, value in _held(schedule) if value is not None or field.default is not None]
-    content: dict[str, object] = {"name": label_of(schedule)}
+    content: Data = {"name": label_of(schedule)}
     for name, value in kept:
         if callable(value):
             inner = to_dict(value)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import CheckpointError, RopescaleError, ScheduleError
-from ..files import local_path, write_checked
+from ..files import local_path, present, write_checked
 from ..output.formatting import brief
 from ..rope import Rope
 from .base import BuiltIn, Frequencies, above, at_least, divided, one_per_pair, register
@@ -72,7 +72,7 @@ class Table(BuiltIn):
             CheckpointError: the file cannot be written, or is there and not a table.
         """
         numbers = {"inv_freq": self.inv_freq, "factors": self.factors, "attention_factor": self.attention_factor}
-        content = {"name": self.name} | {key: value for key, value in numbers.items() if value is not None}
+        content = {"name": self.name, **present(numbers)}
         return write_checked((json.dumps(content) + "\n").encode(), path, self._check_replaces)
 
     def _check_replaces(self, path: Path) -> None:

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import TypeVar
 
 from ..errors import CheckpointError, ScheduleError
-from ..files import Damaged, local_path, parse_json, read_bytes, sha256
+from ..files import Damaged, Data, local_path, parse_json, read_bytes, sha256
 from ..output.formatting import brief, cut, listed
 from .base import suggest
 
@@ -72,7 +72,7 @@ def _guarded(where: str, act: Callable[[], T]) -> T:
         raise ScheduleError(f"{where} raised {type(error).__name__} when it was imported: {reason}") from error
 
 
-def load_json(path: Path) -> dict[str, object]:
+def load_json(path: Path) -> Data:
     """Reads the JSON object in a file.
 
     Raises:
@@ -86,7 +86,7 @@ def load_json(path: Path) -> dict[str, object]:
         raise ScheduleError(str(error)) from None
 
 
-def read_json_object(content: bytes, where: str) -> dict[str, object]:
+def read_json_object(content: bytes, where: str) -> Data:
     """Parses a user's JSON object; ``where`` is its name in messages."""
     try:
         return parse_json(content, finite=True)

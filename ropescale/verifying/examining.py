@@ -26,7 +26,7 @@ from ..configs.configuration import MAXIMUM_STAYS, ONLY_V5_KEYS, Configuration, 
 from ..configs.section import LARGEST
 from ..engines.transformers4 import is_met
 from ..errors import ConfigError, DataError, RopescaleError, ScheduleError, VerificationError
-from ..files import Json
+from ..files import Data, Json
 from ..lengths import parse_length
 from ..models.patching import configuration_before, installed
 from ..models.rotary_modules import (
@@ -130,7 +130,7 @@ def examine(
         ConfigError: the model has no rotary embeddings, or needs custom code that it may not run.
         RunError: the model fails while it generates.
     """
-    loading: dict[str, object] = {"dtype": dtype, "device": device}
+    loading: Data = {"dtype": dtype, "device": device}
     if not generate:
         _refuse({"length": lengths, **loading}, "applies to generation; add generate, or leave it out")
     wanted = [parse_length(length) for length in lengths]

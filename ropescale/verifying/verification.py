@@ -11,6 +11,7 @@ from torch import nn
 
 from ..configs.class_defaults import ALL_LAYERS
 from ..configs.configuration import Configuration, read_rope
+from ..files import Data
 from ..models.patching import held_at, installed
 from ..models.rotary_modules import (
     RTOL,
@@ -120,7 +121,7 @@ class Verification:
     def __repr__(self) -> str:
         return f"<Verification of {self.model}: {self.failure or self.verdict}>"
 
-    def to_dict(self) -> dict[str, object]:
+    def to_dict(self) -> Data:
         """Returns the result as plain data for JSON."""
         return {"live": self.live, **asdict(self)}
 
