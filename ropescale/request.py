@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, TypedDict, TypeVar, Unpack, cast
+from typing import TypedDict, TypeVar, Unpack, cast
 
 from .errors import ConfigError, RopescaleError, WayOut
 from .files import Json
@@ -12,9 +12,6 @@ from .lengths import parse_length
 from .output.formatting import brief
 from .rope import Rope
 from .schedules.base import suggest
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
 
 T = TypeVar("T")
 
@@ -93,7 +90,7 @@ def made(kind: Callable[..., T], given: Json, **more: object) -> T:
         given: the parameters of a function, ``locals()`` in its first line, or of a command.
         more: further fields.
     """
-    names = [each.name for each in fields(cast("type[DataclassInstance]", kind))]
+    names = [each.name for each in fields(kind)]  # type: ignore[arg-type]
     return kind(**{**{name: given[name] for name in names if name in given}, **more})
 
 

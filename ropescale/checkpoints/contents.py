@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -245,23 +245,22 @@ def changes(source: Stored, files: Mapping[str, bytes]) -> dict[str, str]:
     return {name: text for name, text in texts.items() if text}
 
 
-def diff(old: Json, new: Json, name: str = "config.json") -> str:
+def diff(old: Json, new: Json, name: str) -> str:
     """Returns a unified diff of two JSON objects, limited to the keys that differ, with long lists on one line."""
-    keys = {key for key in {**old, **new} if key not in old or key not in new or old[key] != new[key]}
-    before, after = (
-        [f"{line}\n" for line in _readable({key: value[key] for key in keys & value.keys()})] for value in (old, new)
-    )
+    same = {key for key in old.keys() & new.keys() if old[key] == new[key]}
+    before, after = (list(_readable(each, same)) for each in (old, new))
     return "".join(difflib.unified_diff(before, after, f"{name} (source)", f"{name} (patched)", n=1))
 
 
-def _readable(value: Json) -> Iterator[str]:
+def _readable(value: Json, left_out: Collection[str] = ()) -> Iterator[str]:
     """Yields the lines of a JSON object, with sorted keys."""
-    yield "{"
+    yield "{\n"
     for key, inner in sorted(value.items()):
-        first, *lines = _readable(inner) if isinstance(inner, Mapping) else [short(inner)]
-        yield f"  {json.dumps(key)}: {first}"
-        yield from (f"  {line}" for line in lines)
-    yield "}"
+        if key not in left_out:
+            first, *lines = _readable(inner) if isinstance(inner, Mapping) else [f"{short(inner)}\n"]
+            yield f"  {json.dumps(key)}: {first}"
+            yield from (f"  {line}" for line in lines)
+    yield "}\n"
 
 
 def short(value: object) -> str:

@@ -136,7 +136,7 @@ def patch_checkpoint(
         refuse_links(source, [*files, RECORD])
     if dry_run:
         return result
-    if in_place:
+    if target is None:
         listed = files_in(source)  # of a folder that ropescale built before
         with translated(source):
             digests = {name: {"sha256": sha256(content)} for name, content in files.items()}
@@ -144,12 +144,11 @@ def patch_checkpoint(
             written = kept if listed is None else with_files(record, {**listed, **digests})
             write_in_place(source, {**files, RECORD: written})
         result.folder = source
-    else:
-        with translated(source, "read"):
-            refuse_missing_shards(source)
-    if target is not None:
-        result.links = build_folder(target, lambda new: link_or_copy(source, new, files, how), record, force)
-        result.folder = target
+        return result
+    with translated(source, "read"):
+        refuse_missing_shards(source)
+    result.links = build_folder(target, lambda new: link_or_copy(source, new, files, how), record, force)
+    result.folder = target
     result.warnings += on_links(result.links, how)
     return result
 

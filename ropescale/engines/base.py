@@ -86,13 +86,10 @@ class Layers:
     @property
     def is_own_width(self) -> bool:
         """Whether heads are of another width than the model's divided by their number."""
-        width, heads = (
-            self.configuration.default_of("hidden_size"),
-            self.configuration.default_of("num_attention_heads"),
-        )
-        if not isinstance(width, int) or not isinstance(heads, int) or heads < 1:
+        width, heads = map(self.configuration.default_of, ("hidden_size", "num_attention_heads"))
+        if not (isinstance(width, int) and isinstance(heads, int) and heads and self.section.get("head_dim")):
             return False
-        return bool(self.section.get("head_dim")) and width // heads != self.rope.head_dim
+        return width // heads != self.rope.head_dim
 
     @property
     def lacks_original(self) -> bool:
@@ -114,8 +111,9 @@ class Layers:
     @property
     def changes_with_length(self) -> bool:
         """Whether stock transformers computes different frequencies for texts beyond the trained length."""
-        lists = [list(self.parameters.get(key) or ()) for key in ("short_factor", "long_factor")]
-        return self.kind == "dynamic" or (self.kind == "longrope" and lists[0] != lists[1])
+        if self.kind == "longrope":
+            return list(self.parameters["short_factor"]) != list(self.parameters["long_factor"])
+        return self.kind == "dynamic"
 
     @property
     def attention_factor(self) -> float:
@@ -134,13 +132,11 @@ def layers_of(plan: Plan) -> list[Layers]:
 
 def layers_in(configuration: Configuration, length: int) -> tuple[Layers, ...]:
     """Returns every kind of layer that rotates under a configuration."""
-    kinds = []
+    stated = {key: present(rope.scaling) for key, rope in configuration.ropes.items()}
     for key, rope in configuration.ropes.items():
-        stated = present(rope.scaling)
         if rope.kind == "yarn":  # transformers derives a missing factor from the lengths
-            stated.setdefault("factor", max(rope.max_length / rope.original_length, 1.0))
-        kinds.append(Layers(key, stated, configuration, rope, length))
-    return tuple(kinds)
+            stated[key].setdefault("factor", max(rope.max_length / rope.original_length, 1.0))
+    return tuple(Layers(key, stated[key], configuration, rope, length) for key, rope in configuration.ropes.items())
 
 
 def parameters_of(configuration: Configuration, key: str) -> Mapping[str, Any]:
@@ -428,11 +424,9 @@ class Serving:
         """
         changed = {key: value for key, value in self.changes().items() if key not in V4_NAMES}
         own = {layers.key: dict(layers.parameters) for layers in self.layers}
-        if "rope_parameters" in changed or own != {
-            each.key: each.parameters for each in layers_in(self.wanted, self.length)
-        }:
-            written = self.wanted.section.get("rope_parameters")
-            stated = written if isinstance(written, Mapping) else {}
+        read = {each.key: each.parameters for each in layers_in(self.wanted, self.length)}
+        if "rope_parameters" in changed or own != read:
+            stated: Any = self.wanted.section.get("rope_parameters") or {}
             changed["rope_parameters"] = own[ALL_LAYERS] if [*own] == [ALL_LAYERS] else {**stated, **own}
         name = self.wanted.text.name_of("max_position_embeddings")
         changed.pop(name, None)
@@ -484,7 +478,9 @@ class Engine(ABC):
         name, kind = layers.whole_type, layers.kind
         if layers.configuration.raw.get("auto_map"):  # the checkpoint's own code may run instead
             return "source"
-        return "served" if kind in self.served.get(name, ()) else "run" if kind in self.run.get(name, ()) else "source"
+        if kind in self.served.get(name, ()):
+            return "served"
+        return "run" if kind in self.run.get(name, ()) else "source"
 
     @abstractmethod
     def differences(self, layers: Layers) -> Iterable[Difference]:
@@ -497,14 +493,10 @@ class Engine(ABC):
     def computes(self, serving: Serving) -> bool:
         """Whether the engine is known to compute the schedule of every kind of layer, by a command."""
         spelled = self.spelled(serving)
-        found = (each for layers in spelled.layers for each in self.remaining(spelled, layers))
-        unknown = any(self.evidence(layers) == "not known" for layers in spelled.layers)
-        return (
-            not unknown
-            and not serving.wanted.is_head
-            and not any(each.spoils for each in found)
-            and bool(self.serve(serving))
-        )
+        for layers in spelled.layers:
+            if self.evidence(layers) == "not known" or any(each.spoils for each in self.remaining(spelled, layers)):
+                return False
+        return not serving.wanted.is_head and bool(self.serve(serving))
 
     def spelled(self, serving: Serving) -> Serving:
         """Returns the same checkpoint with the schedule in the engine's own keys."""

@@ -64,6 +64,7 @@ class GgufFile:
     def __init__(self, path: Path, reader: GGUFReader) -> None:
         self.path = path
         self._reader = reader
+        self._alignment = int(reader.alignment)
         self._tensors = {tensor.name: tensor for tensor in reader.tensors}
         self._fields = {name: field for name, field in reader.fields.items() if name not in _HEADER}
         self.tensors = list(self._tensors)
@@ -104,7 +105,7 @@ class GgufFile:
         target: Path,
         keys: Mapping[str, Value | None],
         tensors: Mapping[str, Sequence[float] | None],
-        progress: Callable[[int], object] = lambda copied: None,
+        progress: Callable[[int], object],
     ) -> None:
         """Writes a copy of the file with some keys and tensors set or removed.
 
@@ -124,7 +125,7 @@ class GgufFile:
             kept = [tensor for tensor in self._reader.tensors if tensor.name not in tensors]
             added = {name: struct.pack(f"<{len(x)}f", *x) for name, x in tensors.items() if x is not None}
             file.write(self._header(keys, kept, added))
-            _pad(file, int(self._reader.alignment))
+            _pad(file, self._alignment)
             with self.path.open("rb") as source:
                 for tensor in kept:
                     source.seek(int(tensor.data_offset))
@@ -136,10 +137,10 @@ class GgufFile:
                         file.write(block)
                         size -= len(block)
                         progress(len(block))
-                    _pad(file, int(self._reader.alignment))
+                    _pad(file, self._alignment)
             for data in added.values():
                 file.write(data)
-                _pad(file, int(self._reader.alignment))
+                _pad(file, self._alignment)
 
     def _header(
         self, keys: Mapping[str, Value | None], kept: Sequence[ReaderTensor], added: Mapping[str, bytes]
@@ -157,8 +158,7 @@ class GgufFile:
         ]
         version = int(self._reader.fields["GGUF.version"].parts[0][0])
         start = MAGIC + struct.pack("<IQQ", version, len(infos), len(pairs))
-        alignment = int(self._reader.alignment)
-        offsets = accumulate((-(-size // alignment) * alignment for size in sizes), initial=0)
+        offsets = accumulate((size + -size % self._alignment for size in sizes), initial=0)
         placed = [info + struct.pack("<Q", offset) for info, offset in zip(infos, offsets)]
         return b"".join([start, *pairs, *placed])
 

@@ -142,9 +142,7 @@ _FORMULA = re.compile(r"(?!-[\d.]+$)(^|(?<=;))(?=\s*[=+\-@\uff1d\uff0b\uff0d\uff
 
 def named(text: str | os.PathLike[str]) -> str:
     """Returns a name for a sentence: escaped, and without the middle if it is long."""
-    shown = visible(os.fspath(text))
-    half = (_LONGEST - 5) // 2
-    return shown if len(shown) <= _LONGEST else f"{shown[:half]} ... {shown[-half:]}"
+    return cut(visible(os.fspath(text)), _LONGEST)
 
 
 def stays_below(name: str) -> bool:
@@ -236,5 +234,5 @@ def names_of(files: Mapping[str, str]) -> dict[str, str]:
 
 def definitions(names: Mapping[str, str]) -> list[str]:
     """Returns a list with the paragraph that defines the names, or an empty list if there are no names."""
-    lines = [f"{escaped(name)}: {code_span(label)}" for label, name in names.items() if label != name]
-    return ["\n".join(f"* {line}" for line in lines)] if lines else []
+    lines = [f"* {escaped(name)}: {code_span(label)}" for label, name in names.items() if label != name]
+    return ["\n".join(lines)] if lines else []

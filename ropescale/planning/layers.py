@@ -9,12 +9,12 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from ..configs.class_defaults import ALL_LAYERS
 from ..configs.configuration import Configuration, Scaling
 from ..configs.families import Family
 from ..configs.finding import is_length
+from ..configs.section import Parameters
 from ..errors import ConfigError, ScheduleError, WayOut
 from ..files import is_number
 from ..lengths import LONGEST
@@ -27,9 +27,6 @@ from ..schedules.base import label_of, length_dependent, suggest
 from ..schedules.fields import plain
 from ..schedules.specs import Spec, parse
 from ..schedules.table import divisors
-
-if TYPE_CHECKING:
-    from ..configs.section import Parameters
 
 
 @dataclass(frozen=True)

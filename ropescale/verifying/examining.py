@@ -341,7 +341,7 @@ def _compared(wanted: object, made: object) -> str:
     return STATED if made is None else "ropescale's record or patch"
 
 
-def examine_adapter(name: str, adapter: Adapter, trusted: bool, wanted: Intended | None = None) -> Verification:
+def examine_adapter(name: str, adapter: Adapter, trusted: bool, wanted: Intended | None) -> Verification:
     """Compares the tables that transformers builds for an adapter's base with the tables of the adapter's training.
 
     Args:
