@@ -20,7 +20,6 @@ from click.shell_completion import CompletionItem
 from ..errors import DataError, RopescaleError, RunError
 from ..lengths import parse_length, parse_lengths
 from ..output.formatting import finite, visible, visible_lines
-from ..schedules.base import suggest
 
 # --- Types
 
@@ -56,7 +55,7 @@ class SpecText(click.ParamType):
 
 
 class OneOf(click.Choice):
-    """A word from a list, or a short name of one; the error for a misspelt word suggests the closest."""
+    """A word from a list, or a short name of one."""
 
     def __init__(self, choices: Iterable[str], **short: str) -> None:
         super().__init__(list(choices))
@@ -64,11 +63,7 @@ class OneOf(click.Choice):
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> object:
         """Returns the validated word."""
-        value = self._short.get(str(value).lower(), value)
-        advice = "" if value in self.choices else suggest(str(value), list(self.choices), "")
-        if advice:
-            self.fail(f"unknown value {str(value)!r}; {advice}", param, ctx)
-        return super().convert(value, param, ctx)
+        return super().convert(self._short.get(str(value).lower(), value), param, ctx)
 
 
 DTYPE = OneOf(
@@ -175,11 +170,11 @@ def out_option(help: str, metavar: str = "OUT", **more: Any) -> Option:
 
 def _pairs(ctx: click.Context, param: click.Parameter, values: Iterable[str]) -> dict[str, str]:
     """Returns ``key=value`` words as a dictionary."""
-    pairs = [value.partition("=") for value in values]
     found: dict[str, str] = {}
-    for key, sign, value in pairs:
-        if not (key and sign and value):
-            raise click.BadParameter(f"{key + sign + value!r} is not key=value", ctx, param)
+    for pair in values:
+        key, _, value = pair.partition("=")
+        if not (key and value):
+            raise click.BadParameter(f"{pair!r} is not key=value", ctx, param)
         if key in found:
             raise click.BadParameter(f"{key} is set twice; set it once", ctx, param)
         found[key] = value
@@ -365,13 +360,9 @@ def print_json(value: object, kept: object = None) -> None:
 GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP)
 """The sources of parameters that the user gave."""
 
+_OF_SERVERS = "served_as served_name tokenizer concurrency timeout"
 _NEEDED = (
-    (
-        "served_as served_name tokenizer concurrency timeout",
-        "servers",
-        True,
-        "needs a server; leave it out, or name one",
-    ),
+    (_OF_SERVERS, "servers", True, "needs a server; leave it out, or name one"),
     ("prompt_field answer_field max_prompts new_tokens match", "prompts", True, "needs prompts from a file; name one"),
     ("depths trials seed", "prompts", False, "applies to generated prompts, not to prompts from a file; drop it"),
     ("search_tokens", "search", True, "needs a search; leave it out, or ask for one"),

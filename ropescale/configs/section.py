@@ -197,24 +197,24 @@ class Section:
     def missing(self) -> ConfigError:
         """Returns an error that names every missing field of the geometry."""
         theta = self.new.get("rope_theta") or self.stated.get("rope_theta") or self.defaults.get("default_theta")
+        heads = self.get("head_dim") or (self.get("hidden_size") and self.get("num_attention_heads"))
         fields = {
             "rope_theta": theta,
-            "head_dim (or hidden_size and num_attention_heads)": self.get("head_dim")
-            or (self.get("hidden_size") and self.get("num_attention_heads")),
+            "head_dim (or hidden_size and num_attention_heads)": heads,
             "max_position_embeddings": self.maximum,
         }
-        names = [name for name, value in fields.items() if not value]
-        what, is_alone = (
-            f"the configuration of model type {brief(self.model_type)}",
-            names == ["max_position_embeddings"],
-        )
+        names = ", ".join(name for name, value in fields.items() if not value)
+        what = f"the configuration of model type {brief(self.model_type)}"
         if not self.is_known:
             return ConfigError(
-                f"{what}, whose defaults ropescale does not know, lacks {', '.join(names)}; its own code may compute "
-                "this from other keys, so nothing is read or changed"
+                f"{what}, whose defaults ropescale does not know, lacks {names}; its own code may compute this from "
+                "other keys, so nothing is read or changed"
             )
-        advice = "it to config.json, or give the original length" if is_alone else "them to config.json"
-        return ConfigError(f"{what} lacks {', '.join(names)}; add {advice}", *(["original_length"] if is_alone else []))
+        if names == "max_position_embeddings":
+            return ConfigError(
+                f"{what} lacks {names}; add it to config.json, or give the original length", "original_length"
+            )
+        return ConfigError(f"{what} lacks {names}; add them to config.json")
 
 
 def normalised(parameters: Json) -> Parameters:
@@ -227,10 +227,9 @@ def normalised(parameters: Json) -> Parameters:
     for kind in (new, old):
         if kind and not is_name(kind):
             raise ConfigError(f"rope_type must be a name such as 'yarn', not {brief(kind)}")
-    new, old = (str(kind) if kind else None for kind in (new, old))
-    if new and old and _RENAMED_TYPES.get(old, old) != _RENAMED_TYPES.get(new, new):
+    if new and old and _RENAMED_TYPES.get(str(old), old) != _RENAMED_TYPES.get(str(new), new):
         raise ConfigError(f"the rope parameters have rope_type {brief(new)} and type {brief(old)}; keep one")
-    kind = new or old or "default"
+    kind = str(new or old or "default")
     if kind == "mrope" and not isinstance(parameters.get("mrope_section"), (list, tuple)):
         raise _lacking("mrope scaling", ["mrope_section"], "guesses")
     if not (new or old) and any(name in parameters for name in ("rope_type", "type", *chain(*_REQUIRED.values()))):
@@ -332,8 +331,8 @@ def check_parameters(parameters: Json) -> None:
 def _lacking(which: str, names: Sequence[str], what: str) -> ConfigError:
     """Returns an error about the required keys that a scaling lacks, and what transformers does without them."""
     return ConfigError(
-        f"the {which} in config.json lacks {', '.join(names)}, without which transformers {what}; add "
-        f"{'it' if len(names) == 1 else 'them'} to the rope parameters, or remove the scaling"
+        f"the {which} in config.json lacks {', '.join(names)}, without which transformers {what}; add what is missing "
+        "to the rope parameters, or remove the scaling"
     )
 
 

@@ -275,11 +275,13 @@ class Command:
         language: ``sh``, ``python``, ``yaml`` or ``json``.
         text: the text to paste, without a final newline.
         note: the command's assumptions, or "".
+        words: the words of a shell's command, or the arguments that change a configuration in Python.
     """
 
     language: str
     text: str
     note: str = ""
+    words: tuple[str, ...] = ()
 
     def fenced(self) -> str:
         """Formats the command as a block of Markdown."""
@@ -287,15 +289,16 @@ class Command:
         return fenced(self.language, note + self.text)
 
 
-def shell(*words: str) -> str:
-    """Formats a quoted command line, with options on separate lines if it is long."""
+def shell(*words: str, note: str = "") -> Command:
+    """Makes a quoted command line, with options on separate lines if it is long."""
     lines: list[list[str]] = [[]]
     for word in words:
         if word.startswith("--"):
             lines.append([])
         lines[-1].append(shell_word(word))
     parts = [" ".join(line) for line in lines]
-    return " ".join(parts) if len(" ".join(parts)) <= 110 else " \\\n  ".join(parts)
+    line = " ".join(parts)
+    return Command("sh", line if len(line) <= 110 else " \\\n  ".join(parts), note, words)
 
 
 def option(name: str, told: object) -> list[str]:
@@ -387,13 +390,14 @@ class Serving:
         revision = self.source.revision
         given = repr(self.model) if revision is None else f"{self.model!r}, revision={revision!r}"
         given += ", trust_remote_code=True" if self.trusting else ""
-        names, passed = ("AutoConfig, ", ", config=config") if changed else ("", "")
-        lines = [f"from transformers import {names}AutoModelForCausalLM", ""]
-        if changed:
-            lines += [f"config = AutoConfig.from_pretrained({given})", "text = config.get_text_config()"]
-            lines += [f"text.{key} = {value!r}" for key, value in changed.items()]
-        lines.append(f"model = AutoModelForCausalLM.from_pretrained({given}{passed})")
-        return Command("python", "\n".join(lines))
+        load = "model = AutoModelForCausalLM.from_pretrained"
+        if not changed:
+            return Command("python", f"from transformers import AutoModelForCausalLM\n\n{load}({given})")
+        lines = ["from transformers import AutoConfig, AutoModelForCausalLM", ""]
+        lines += [f"config = AutoConfig.from_pretrained({given})", "text = config.get_text_config()"]
+        lines += [f"text.{key} = {value!r}" for key, value in changed.items()]
+        lines.append(f"{load}({given}, config=config)")
+        return Command("python", "\n".join(lines), words=("config=config",))
 
     def needed_positions(self, multiplied: tuple[str, ...]) -> int:
         """Returns the ``max_position_embeddings`` with which an engine's tables of cos and sin cover every position.

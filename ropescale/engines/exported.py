@@ -38,8 +38,9 @@ from .base import (
     sentence,
 )
 
-_OPTION = re.compile(r"ropescale gguf|(?<!\S)-(?:c|-(?!model |model-path|schedule)[a-z-]+)(?: \d+)?|\w*config=\w+")
-"""What sets a schedule or a length in a command, without the values of long options."""
+_FIXED = ("-m", "-o", "--model", "--model-path", "--schedule")
+"""The options that name a model or a file, or that stand behind ``gguf``."""
+_SETS = re.compile(r"gguf$|-+[a-z]|\w*config=")
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,8 @@ class Export:
     @property
     def options(self) -> str:
         """The options of the first command that set the schedule or its length; "" if there are none."""
-        return " ".join(_OPTION.findall(self.commands[0].text)) if self.commands else ""
+        words = self.commands[0].words if self.commands else ()
+        return " ".join(word for word in words if word not in _FIXED and _SETS.match(word))
 
     @property
     def refusal(self) -> str | None:

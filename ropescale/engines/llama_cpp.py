@@ -75,10 +75,10 @@ class LlamaCppEngine(Engine):
         made_of = f"{gguf} is the output of llama.cpp's convert_hf_to_gguf.py for {of}{original}"
         if route == "table":
             made = argument(f"{PurePath(serving.model).name}-{serving.length}.gguf")
-            write = shell("ropescale", "gguf", gguf, "-o", made, *_spec(serving))
-            return [Command("sh", write, made_of), Command("sh", _server(serving, made))]
-        told = options(serving) or [] if route == "options" else []
-        return [Command("sh", _server(serving, gguf, *told), made_of)]
+            write = shell("ropescale", "gguf", gguf, "-o", made, *_spec(serving), note=made_of)
+            return [write, _server(serving, made)]
+        told = options(serving) if route == "options" else None
+        return [_server(serving, gguf, *(told or ()), note=made_of)]
 
     def remaining(self, serving: Serving, layers: Layers) -> Iterator[Difference]:
         """Yields the differences that remain with the commands of :meth:`serve`."""
@@ -104,8 +104,8 @@ class LlamaCppEngine(Engine):
             yield from (each for each in of_file if each.field == "switch")
 
 
-def _server(serving: Serving, gguf: str, *told: str) -> str:
-    return shell("llama-server", "-m", gguf, "-c", str(serving.length), *told)
+def _server(serving: Serving, gguf: str, *told: str, note: str = "") -> Command:
+    return shell("llama-server", "-m", gguf, "-c", str(serving.length), *told, note=note)
 
 
 def _spec(serving: Serving) -> tuple[str, ...]:

@@ -75,11 +75,13 @@ class MlxLmEngine(Engine):
             words += ["model_config=changes"] if changed else []
             lines = ["from mlx_lm import generate, load", "", *([f"changes = {changed!r}"] if changed else [])]
             lines += [f"model, tokenizer = load({', '.join(words)})", "print(generate(model, tokenizer, 'Hello'))"]
-            return [Command("python", "\n".join(lines), _BY_PYTHON if serving.is_written else "")]
-        generate = shell("mlx_lm.generate", "--model", serving.model, "--prompt", "-", "--max-tokens", "256")
+            note = _BY_PYTHON if serving.is_written else ""
+            return [Command("python", "\n".join(lines), note, tuple(words))]
+        once = ("--prompt", "-", "--max-tokens", "256")
+        note = "or once, with the prompt from standard input"
         return [
-            Command("sh", shell("mlx_lm.server", "--model", serving.model)),
-            Command("sh", generate, "or once, with the prompt from standard input"),
+            shell("mlx_lm.server", "--model", serving.model),
+            shell("mlx_lm.generate", "--model", serving.model, *once, note=note),
         ]
 
     def spelled(self, serving: Serving) -> Serving:

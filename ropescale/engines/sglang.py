@@ -85,7 +85,7 @@ class SGLangEngine(vllm.VLLMEngine):
             told = {**told, "rope_parameters": {**given, **stale}}
         words = ["python", "-m", "sglang.launch_server", "--model-path", serving.model]
         words += ["--context-length", str(serving.length), *serving.revision, *serving.trusting]
-        return [Command("sh", shell(*words, *option("--json-model-override-args", told)))]
+        return [shell(*words, *option("--json-model-override-args", told))]
 
     def own_keys(self, layers: Layers, positions: int) -> Mapping[str, object]:
         """Returns the rope parameters from which SGLang computes the requested numbers."""

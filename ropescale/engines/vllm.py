@@ -143,13 +143,13 @@ class VLLMEngine(Engine):
     def serve(self, serving: Serving) -> list[Command]:
         """Returns the ``vllm serve`` command, with the changes that the folder's configuration lacks."""
         told = self.spelled(serving).overrides(self.positions(serving))
-        words = ["vllm", "serve", serving.model, "--max-model-len", str(serving.length)]
-        text = shell(*words, *serving.revision, *serving.trusting, *option("--hf-overrides", told))
+        words = ["vllm", "serve", serving.model, "--max-model-len", str(serving.length), *serving.revision]
         sections = (serving.stored.section, serving.stored.raw)
         stated = (section.get(name) for section in sections for name in ("dtype", "torch_dtype"))
         # vLLM loads float32 checkpoints in half precision by default (config/model.py)
         is_float32 = str(next(filter(None, stated), "")).removeprefix("torch.") == "float32"
-        return [Command("sh", text, _HALVED if is_float32 else "")]
+        note = _HALVED if is_float32 else ""
+        return [shell(*words, *serving.trusting, *option("--hf-overrides", told), note=note)]
 
     def positions(self, serving: Serving) -> int:
         """Returns the ``max_position_embeddings`` that the engine needs.

@@ -46,7 +46,7 @@ def test_an_attention_is_chosen_and_stated_and_another_one_is_another_run(evalua
     assert "starting a new run, because this changed: attention" in found["sdpa"].err
     assert ", float32, sdpa" in (tmp_path / "out" / "REPORT.md").read_text()
     said = refused("eval", checkpoint, *words, "sdpaa")
-    assert "invalid value for '--attn-implementation': unknown value 'sdpaa'; did you mean 'sdpa'?" in said
+    assert "invalid value for '--attn-implementation': 'sdpaa' is not one of 'eager', 'sdpa'," in said
 
 
 def test_stdout_is_the_table_alone(evaluate):

@@ -60,7 +60,7 @@ WRONG = [
     (["schedule"], "no such command 'schedule'; did you mean 'schedules'?"),
     (["eval", "m", "--lengths", "64"], "missing option '--data'"),
     (["inspect", "--schedul", "yarn"], "no such option '--schedul'; did you mean '--schedule'?"),
-    (["export", "m", "--for", "vlm"], "invalid value for '--for': unknown value 'vlm'; did you mean 'vllm'?"),
+    (["export", "m", "--for", "vlm"], "invalid value for '--for': 'vlm' is not one of 'vllm', 'sglang', "),
     (["eval", "m", "--factor", "128k"], "invalid value for '--factor': '128k' is not a factor; write 4, or "),
     (["inspect", "m", "--set", "factor"], "invalid value for '--set': 'factor' is not key=value; see `ropescale "),
 ]
