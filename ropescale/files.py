@@ -160,7 +160,7 @@ def read_bytes(path: Path, most: int = LARGEST) -> bytes:
     with open_regular(path) as file, translated(path, "read"):
         content = file.read(most + 1)
     if len(content) > most:
-        raise CheckpointError(f"{path} is larger than {most / 10**6:.3g} MB, beyond any such file; {_RESTORE}")
+        raise Unreadable(path, f"is larger than {most / 10**6:.3g} MB, beyond any such file", _RESTORE)
     return content
 
 
@@ -172,9 +172,8 @@ def content(path: Path, most: int = LARGEST) -> bytes:
     """
     try:
         return read_bytes(path, most)
-    except CheckpointError as error:
-        why = str(error).removeprefix(f"{path} ").partition(";")[0]
-        raise Damaged(why) from None
+    except Unreadable as error:
+        raise Damaged(error.why) from None
 
 
 def read_given(path: str | Path, option: str, most: int = LARGEST) -> str:
@@ -192,11 +191,23 @@ def read_given(path: str | Path, option: str, most: int = LARGEST) -> str:
     raise DataError(f"{path} {why}; name another file", option)
 
 
+class Unreadable(CheckpointError):
+    """An error for a file that cannot be read.
+
+    Attributes:
+        why: a predicate that follows the file's name.
+    """
+
+    def __init__(self, path: Path, why: str, advice: str) -> None:
+        super().__init__(f"{path} {why}; {advice}")
+        self.why = why
+
+
 def open_regular(path: Path) -> BinaryIO:
     """Opens a regular file for reading. Rejects pipes and devices, which could block forever.
 
     Raises:
-        CheckpointError: the file is missing or unreadable, or not a regular file.
+        Unreadable: the file is missing or unreadable, or not a regular file.
     """
     try:
         handle = os.open(path, READING)
@@ -205,13 +216,12 @@ def open_regular(path: Path) -> BinaryIO:
             return open(handle, "rb")
         os.close(handle)
     except FileNotFoundError:
-        raise CheckpointError(f"{path} does not exist; complete the download, or give another folder") from None
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
-    except ValueError as error:  # a null byte in the name
-        raise CheckpointError(f"{path} cannot be read: {error}") from None
+        raise Unreadable(path, "does not exist", "complete the download, or give another folder") from None
+    except (OSError, ValueError) as error:  # a null byte in the name
+        why = getattr(error, "strerror", None) or error
+        raise Unreadable(path, f"cannot be read: {why}", "allow reading it, or give another file") from error
     kind = "a folder" if stat.S_ISDIR(mode) else "a pipe or a device"
-    raise CheckpointError(f"{path} is {kind}, not a regular file; remove it, or give another folder")
+    raise Unreadable(path, f"is {kind}, not a regular file", "remove it, or give another folder")
 
 
 @contextmanager
