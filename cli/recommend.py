@@ -19,6 +19,7 @@ from .options import (
     option,
     out_option,
     sectioned_command,
+    switch,
 )
 from .run_file import CONFIG
 
@@ -39,11 +40,10 @@ _SECTIONS: Sections = {
         flag("--search", "Add the schedule of `ropescale search`."),
         option("--search-tokens", "N", "Token budget of that search (default: as in `ropescale search`)."),
         option("--for engine", "ENGINE", "Leave out schedules that this engine would change."),
-        option(
-            "--truncation/--no-truncation",
-            None,
+        switch(
+            "--truncation",
             "Compare with MODEL as it is on only the last tokens (on if this costs no more than the schedules).",
-            default=None,
+            None,
         ),
         "truncation_stride layers original_length",
     ],

@@ -58,9 +58,7 @@ class Rope:
     @property
     def is_scaled(self) -> bool:
         """Whether the configuration scales this geometry; proportional RoPE is scaled if its factor is not 1."""
-        return self.kind not in ("default", "proportional") or (
-            self.kind == "proportional" and self.scaling.get("factor", 1) != 1
-        )
+        return self.kind != "default" and not (self.kind == "proportional" and self.scaling.get("factor", 1) == 1)
 
     @property
     def is_plain(self) -> bool:

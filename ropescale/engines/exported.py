@@ -292,13 +292,12 @@ def words(specs: Mapping[str, str], request: Request) -> tuple[str, ...]:
         specs: the spec for each layer type.
         request: the request.
     """
-    if len(set(specs.values())) != 1 or next(iter(specs.values())).partition(":")[0] not in names():
-        return ()
-    if any(map(is_windowed, specs)):
+    spec, *others = {*specs.values()} or {""}
+    if others or spec.partition(":")[0] not in names() or any(map(is_windowed, specs)):
         return ()
     length = request.original_length
     told = ["--original-length", str(length)] if length else []
-    return ("--schedule", *set(specs.values()), *told, *scaling_option(request))
+    return ("--schedule", spec, *told, *scaling_option(request))
 
 
 # ---------------------------------------------------------------------------------------------------------

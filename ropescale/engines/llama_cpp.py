@@ -349,9 +349,12 @@ def converted_softmax_scale(layers: Layers) -> Iterator[Difference]:
 
 def betas_told(parameters: Mapping[str, float]) -> list[str]:
     """Returns the options for yarn's betas that differ from llama.cpp's defaults, 32 and 1."""
-    usual = {"--yarn-beta-fast": ("beta_fast", 32.0), "--yarn-beta-slow": ("beta_slow", 1.0)}
-    given = {flag: parameters.get(key) or default for flag, (key, default) in usual.items()}
-    return [word for flag, value in given.items() if value != usual[flag][1] for word in (flag, f"{value:.10g}")]
+    told = []
+    for flag, key, usual in (("--yarn-beta-fast", "beta_fast", 32.0), ("--yarn-beta-slow", "beta_slow", 1.0)):
+        value = parameters.get(key) or usual
+        if value != usual:
+            told += [flag, f"{value:.10g}"]
+    return told
 
 
 ENGINE = LlamaCppEngine()

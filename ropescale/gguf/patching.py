@@ -103,9 +103,7 @@ def patch_gguf(
     config = config_of(model)
     plan = make_plan(config, request, suits)
     refuse_unused(request, plan.used)
-    target = None
-    if out is not None and not dry_run:
-        target = writable_file(out, _refuse_existing)
+    target = None if out is None or dry_run else writable_file(out, _refuse_existing)
     goal = goal_of(plan)
     try:
         route = find_route(model, goal)
@@ -116,17 +114,9 @@ def patch_gguf(
     (keys, tables), (notes, warnings) = _wanted(model, plan, route), _remarks(model, plan, route)
     new_keys = {name: value for name, value in keys.items() if file.keys.get(name) != value}
     new_tables = {name: numbers for name, numbers in tables.items() if model.tables.get(name) != numbers}
-    result = PatchedGguf(
-        path=None,
-        file=file,
-        model=model,
-        plan=plan,
-        route=route,
-        keys={name: (file.keys.get(name), value) for name, value in new_keys.items()},
-        tables={name: (model.tables.get(name), numbers) for name, numbers in new_tables.items()},
-        notes=[*plan.notes, *notes],
-        warnings=warnings,
-    )
+    both_keys = {name: (file.keys.get(name), value) for name, value in new_keys.items()}
+    both_tables = {name: (model.tables.get(name), numbers) for name, numbers in new_tables.items()}
+    result = PatchedGguf(None, file, model, plan, route, both_keys, both_tables, [*plan.notes, *notes], warnings)
     if target is not None:
         file.rewrite(target, new_keys, new_tables, progress)
         result.path = target

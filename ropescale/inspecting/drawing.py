@@ -113,10 +113,8 @@ def _lengths(axes: Axes, geometries: Sequence[Geometry]) -> None:
         _level(axes, window, f"window {window:,}", "--")
     else:
         _level(axes, trained, f"trained length {trained:,}", "--", below=True)  # the target's label is above its line
-    targets = sorted({each.target_length for each in geometries if each.target_length} - {trained, window})
-    name = f"target length{'s' if len(targets) > 1 else ''} {', '.join(f'{each:,}' for each in targets)}"
-    for target in targets:
-        _level(axes, target, name if target == targets[-1] else "", ":")
+    for target in sorted({each.target_length for each in geometries if each.target_length} - {trained, window}):
+        _level(axes, target, f"target length {target:,}", ":")
 
 
 def _style(named: Sequence[str | None], geometry: Geometry) -> dict[str, Any]:

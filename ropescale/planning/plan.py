@@ -168,13 +168,12 @@ def _planned(config: Json, request: Request) -> Plan:
     # Check idle schedules before the length, so that the error names the first cause.
     _refuse_idle(list(layers.values()), request.freeze_at)
     notes = [*_notes_on_start(original, layers, request)]
-    reach = {key: layer.reach for key, layer in layers.items()}
     # Sliding-window layers do not determine the context, unless no other layers rotate.
     full = [key for key in original.ropes if not is_windowed(key)]
     bounding = [key for key in layers if key in full or not full]
     if bounding:
         frozen = request.freeze_at if any(layer.is_frozen for layer in layers.values()) else None
-        length = request.target_length or frozen or max(reach[key] for key in bounding)
+        length = request.target_length or frozen or max(layers[key].reach for key in bounding)
     else:
         length = original.meant_length
         notes.append(f"only sliding-window layers change, so the context stays {length:,} tokens")

@@ -126,19 +126,20 @@ class Spec:
     def _with(self, given: Json, read: Callable[..., object]) -> Spec:
         if not given:
             return self
-        known = parameters(self.make)
-        own = {
-            key: self._value(known[key], read(known[key].hint, value)) for key, value in given.items() if key in known
-        }
-        is_class = isinstance(self.make, type)
-        make, named = (self.make, self.named) if is_class else (type(self.make), "")
-        spec = replace(self, make=make, fields={**self.fields, **own}, named=named)
-        others = {key: value for key, value in given.items() if key not in known}
-        inner = {key: value._with(others, read) for key, value in spec.fields.items() if isinstance(value, Spec)}
+        known, others = parameters(self.make), dict[str, object]()
+        fields = dict(self.fields)
+        for key, value in given.items():
+            if key in known:
+                fields[key] = self._value(known[key], read(known[key].hint, value))
+            else:
+                others[key] = value
+        inner = {key: value._with(others, read) for key, value in fields.items() if isinstance(value, Spec)}
         if others and not inner:
             key, has = next(iter(others)), ", ".join(known) or "none"
             raise ScheduleError(f"{self.label} has no field {brief(key)}; {suggest(key, known, f'it has {has}')}")
-        return replace(spec, fields={**spec.fields, **inner})
+        if isinstance(self.make, type):
+            return replace(self, fields=fields | inner)
+        return replace(self, make=type(self.make), fields=fields | inner, named="")
 
     def _value(self, parameter: Parameter, value: object) -> object:
         where = f"{self.label}: {parameter.name}"
@@ -209,14 +210,13 @@ def to_dict(schedule: object) -> Data:
 
     A user's schedule has the name of its class or function. Fields whose value and default are None are omitted.
     """
-    kept = [(field.name, value) for field, value in _held(schedule) if value is not None or field.default is not None]
     content: Data = {"name": label_of(schedule)}
-    for name, value in kept:
+    for known, value in _held(schedule):
         if callable(value):
             inner = to_dict(value)
-            content |= {**inner, name: inner["name"], "name": content["name"]}
-        else:
-            content[name] = json.loads(json.dumps(value, default=str))
+            content |= {**inner, known.name: inner["name"], "name": content["name"]}
+        elif value is not None or known.default is not None:
+            content[known.name] = json.loads(json.dumps(value, default=str))
     return content
 
 
@@ -285,10 +285,10 @@ def _from_mapping(given: Json) -> ParsedSpec:
         if isinstance(value, str) and "::" in value:
             raise ScheduleError(f"{brief(value)} is code, which JSON must not name; pass it as the schedule itself")
     if "name" in given:
-        if not isinstance(given["name"], str):
-            raise ScheduleError(f"a schedule's name is a string, not {brief(given['name'])}")
-        rest = {key: value for key, value in given.items() if key != "name"}
-        return one(_from_text(given["name"].strip()), given["name"]).with_fields(**rest)
+        name = given.pop("name")
+        if not isinstance(name, str):
+            raise ScheduleError(f"a schedule's name is a string, not {brief(name)}")
+        return one(_from_text(name.strip()), name).with_fields(**given)
     if "rope_type" in given or "type" in given:
         kind = brief(given.get("rope_type", given.get("type"))).replace("'", '"')
         raise ScheduleError(f'these are rope parameters, not a schedule; write {{"name": {kind}, ...}}')

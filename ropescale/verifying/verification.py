@@ -142,8 +142,8 @@ def compare_module(
         read: a function that returns the module's table for a layer type.
         positions: per layer type, the position at which to compare cos if the tables are right; may be empty.
     """
-    keys = layer_keys(module)
-    for key in keys:
+    before = len(report.problems)
+    for key in layer_keys(module):
         if key not in intended.tables:
             continue
         table, scale = read(module, key)
@@ -157,13 +157,11 @@ def compare_module(
             )
         elif not off <= RTOL:
             report.problems.append(_not_live(where, key, off))
-    for key in keys:
         for length, wanted in intended.sides.get(key, {}).items():
             off = difference(*table_at(module, key, length), wanted)
             if not off <= RTOL:
                 report.problems.append(f"{_not_live(where, key, off)} at {length:,} tokens")
-    for key in keys:
-        if key in positions and key in intended.tables and not any(where in problem for problem in report.problems):
+        if key in positions and len(report.problems) == before:
             _compare_rotation(where, module, key, intended.tables[key], positions[key], report)
 
 
