@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .checkpoints.loading import refusal
-from .checkpoints.locating import ADAPTER, Stored, checked, find_model, locate
+from .checkpoints.locating import ADAPTER, ModelFolder, checked, find_model, locate
 from .configs.configuration import read_rope
 from .errors import CheckpointError, ConfigError, RopescaleError
 from .files import Data, local_path, read_json
@@ -39,13 +39,13 @@ class Adapter:
 
     folder: Path
     name: str
-    base: Stored
+    base: ModelFolder
     record: Record | None
 
 
 def find_loadable(
     model: str | Path, revision: str | None = None, *, weights: bool = True
-) -> tuple[Stored, Adapter | None]:
+) -> tuple[ModelFolder, Adapter | None]:
     """Finds a model, or an adapter's base and the adapter.
 
     Args:
@@ -56,7 +56,7 @@ def find_loadable(
     """
     folder = locate(model, revision, weights=weights)
     if not (folder / ADAPTER).exists():
-        return Stored(checked(folder)), None
+        return ModelFolder(checked(folder)), None
     adapter = _adapter(folder, weights)
     return adapter.base, adapter
 

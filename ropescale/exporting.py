@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
-from .checkpoints.locating import ADAPTER, Stored, checked, locate
+from .checkpoints.locating import ADAPTER, ModelFolder, checked, locate
 from .configs.configuration import Configuration, widened
 from .engines import ENGINES
 from .engines.base import Serving, Source, as_it_lies, of_plan
@@ -66,7 +66,7 @@ def exports(
         raise CheckpointError(
             f"{folder} is a PEFT adapter; merge it into its base (merge_and_unload), and export the saved result"
         )
-    stored = Stored(checked(folder))
+    stored = ModelFolder(checked(folder))
     name = argument(local_path(model)) if local_path(model).is_dir() else str(model)
     weights = _Weights(name, revision, Configuration.read(stored.config), stored.record)
     if request.spec is None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ...adapters import Adapter, attached, find_loadable, read_configs, remarks
 from ...checkpoints.loading import has_tokenizer, load_model, load_tokenizer
-from ...checkpoints.locating import Stored
+from ...checkpoints.locating import ModelFolder
 from ...errors import DataError
 from ...files import read_given
 from ..parallel.processes import Sharing, World
@@ -71,7 +71,7 @@ class Checkpoint:
         return self._found[1]
 
     @cached_property
-    def _found(self) -> tuple[Stored, Adapter | None]:
+    def _found(self) -> tuple[ModelFolder, Adapter | None]:
         return find_loadable(self.name, self.revision, weights=self.weights)
 
     def tokenizer(self) -> PreTrainedTokenizerBase:

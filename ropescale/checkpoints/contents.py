@@ -19,7 +19,7 @@ from ..output.formatting import brief, cell, code_span, cut, sentence, uncomment
 from ..planning.plan import Plan
 from ..record import RECORD, as_json, make_record, original_config, undo
 from ..request import Request
-from .locating import Stored
+from .locating import ModelFolder
 
 if TYPE_CHECKING:
     from ..stored_record import Record
@@ -85,7 +85,7 @@ _ROTARY = "rope_parameters rope_scaling rope_theta max_position_embeddings origi
 """The keys of a table and a window."""
 
 
-def following(source: Stored, target: Stored, request: Request) -> Plan:
+def following(source: ModelFolder, target: ModelFolder, request: Request) -> Plan:
     """Plans to give a draft head the tables and the window of its target.
 
     Raises:
@@ -107,12 +107,12 @@ def following(source: Stored, target: Stored, request: Request) -> Plan:
     return Plan(request, now, Configuration.read(rest | taken), {}, wanted.meant_length, notes)
 
 
-def _base(stored: Stored) -> dict[str, tuple[float, int]]:
+def _base(stored: ModelFolder) -> dict[str, tuple[float, int]]:
     """Returns theta and the number of rotating coordinates per layer type, without ropescale's scaling."""
     return {key: (rope.theta, rope.rotary_dim) for key, rope in read_rope(stored.original()).items()}
 
 
-def completed(source: Stored, request: Request) -> Plan:
+def completed(source: ModelFolder, request: Request) -> Plan:
     """Plans the addition of missing keys and a raised tokenizer limit to a checkpoint, with unchanged frequencies.
 
     A model that was patched in memory and saved by ``save_pretrained`` lacks the keys of transformers 4, and its
@@ -140,7 +140,7 @@ def completed(source: Stored, request: Request) -> Plan:
     return Plan(request, now, planned, {}, length, tuple(notes))
 
 
-def record_of(source: Stored, plan: Plan, name: str) -> Data:
+def record_of(source: ModelFolder, plan: Plan, name: str) -> Data:
     """Returns the record of a checkpoint that is built from a source folder, without the list of files.
 
     If the plan does not change the source's schedule, the source's record is kept, except for the undo information.
@@ -226,7 +226,7 @@ _LONGEST = 200
 """The largest number of characters shown of a value; a chat template can fill a page."""
 
 
-def changes(source: Stored, files: Mapping[str, bytes]) -> dict[str, str]:
+def changes(source: ModelFolder, files: Mapping[str, bytes]) -> dict[str, str]:
     """Describes the change of every file: a unified diff for JSON files except the record, one line for other files.
 
     Args:

@@ -21,7 +21,7 @@ from ..planning.plan import Plan, make_plan
 from ..record import as_json, make_record
 from ..request import Request
 from .contents import new_files, raised_limit, record_of, source_name
-from .locating import Stored
+from .locating import ModelFolder
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -42,7 +42,7 @@ class SavedSchedule:
 
     plan: Plan
     record: Data
-    source: Stored | None
+    source: ModelFolder | None
 
     @property
     def earlier(self) -> Record | None:
@@ -74,7 +74,7 @@ def saved_schedule(model: nn.Module) -> SavedSchedule:
             its patches.
     """
     name, folder = _loaded_from(model)
-    source = None if folder is None else Stored(folder)
+    source = None if folder is None else ModelFolder(folder)
     plan = installed(model)
     reason = why_held(model) or (plan.unsavable if plan else None)
     if reason:
@@ -95,7 +95,7 @@ def saved_schedule(model: nn.Module) -> SavedSchedule:
     return SavedSchedule(new, record, source)
 
 
-def _of_source(source: Stored | None, plan: Plan) -> Data | None:
+def _of_source(source: ModelFolder | None, plan: Plan) -> Data | None:
     """Returns the configuration that a model was loaded from, without ropescale's scaling.
 
     Returns None if there is no source, or if planning the same request on the source's configuration fails or gives
@@ -111,7 +111,7 @@ def _of_source(source: Stored | None, plan: Plan) -> Data | None:
     return config if (plan.tables, plan.length) == (there.tables, there.length) else None
 
 
-def _recorded(model: nn.Module, source: Stored | None) -> SavedSchedule:
+def _recorded(model: nn.Module, source: ModelFolder | None) -> SavedSchedule:
     """Returns the schedule of a model that was loaded from a folder patched by ropescale.
 
     Raises:

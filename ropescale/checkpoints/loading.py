@@ -14,7 +14,7 @@ from ..files import Json, is_number
 from ..output.formatting import brief, cut, first_line
 from ..rope import LARGEST_HEAD
 from .folders import shards_of
-from .locating import Stored
+from .locating import ModelFolder
 
 if TYPE_CHECKING:
     import torch
@@ -56,7 +56,7 @@ def load_model(
 
     from ..models.rotary_modules import quiet_transformers
 
-    config = Stored(folder).config
+    config = ModelFolder(folder).config
     refuse_unloadable(folder, config, trust_remote_code)
     shards_of(folder)  # raises an error for an index that names files outside the folder
     if not sys.stderr.isatty():
@@ -152,7 +152,7 @@ def load_tokenizer(
     from transformers import AutoTokenizer
 
     of_model = base or folder
-    refuse_unloadable(of_model, Stored(of_model).config, trust_remote_code)
+    refuse_unloadable(of_model, ModelFolder(of_model).config, trust_remote_code)
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, **_code(trust_remote_code))
     except Exception as error:  # errors of many libraries, which all mean that the tokenizer cannot be loaded

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import CheckpointError
 from ..files import Data, json_in, local_path, read_bytes, read_json
-from ..output.formatting import argument, brief, cut, first_line, shell_word
+from ..output.formatting import argument, cut, first_line, shell_word
 from ..record import original_config, read_record
 from .backups import is_interrupted
 
@@ -22,7 +22,7 @@ _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+|[\w-]+")
 
 
 @dataclass(frozen=True)
-class Stored:
+class ModelFolder:
     """A checkpoint's folder, whose ``config.json`` and record are read once, on first use."""
 
     folder: Path
@@ -56,7 +56,7 @@ class Stored:
         return original_config(self.config, self.record, on_top)
 
 
-def find_model(model: str | Path, revision: str | None = None, *, weights: bool = True) -> Stored:
+def find_model(model: str | Path, revision: str | None = None, *, weights: bool = True) -> ModelFolder:
     """Finds a checkpoint.
 
     Args:
@@ -72,12 +72,12 @@ def find_model(model: str | Path, revision: str | None = None, *, weights: bool 
     folder = locate(model, revision, weights=weights)
     if (folder / ADAPTER).exists():  # transformers loads the base then, even if there is a config.json
         base = read_json(folder / ADAPTER).get("base_model_name_or_path")
-        named = f" ({cut(str(base), 200) if isinstance(base, str) else brief(base)})" if base else ""
+        named = f" ({cut(str(base), 200)})" if base else ""
         raise CheckpointError(
             f"{folder} is a PEFT adapter; patch the base{named} into a new folder, then write that folder into "
             f"base_model_name_or_path in {ADAPTER}; the adapter should have been trained under the same schedule"
         )
-    return Stored(checked(folder))
+    return ModelFolder(checked(folder))
 
 
 ADAPTER = "adapter_config.json"
@@ -159,11 +159,10 @@ def _from_hub(model: str, revision: str | None, weights: bool) -> Path:
                 f"{model} is neither a folder nor a model that the Hub supplies ({first_line(error)}); check the name, "
                 "or log in if it is private or gated: `hf auth login`"
             ) from error
-        missing = "nor complete in" if type(error).__name__ == "IncompleteSnapshotError" else "nor in"
         what = model if revision is None else f"{model} at revision {revision}"
         raise CheckpointError(
-            f"{what} is not a folder, {missing} the Hub's cache, and the Hub cannot be reached ({silence}); check the "
-            "name"
+            f"{what} is not a folder, nor complete in the Hub's cache, and the Hub cannot be reached ({silence}); "
+            "check the name"
         ) from error
 
 

@@ -36,7 +36,7 @@ from .folders import (
     refuse_missing_shards,
     two_sets,
 )
-from .locating import Stored, find_model
+from .locating import ModelFolder, find_model
 
 LOG = logging.getLogger(__name__)
 
@@ -203,7 +203,7 @@ def _refuse_contradiction(
             raise CheckpointError(f"{name} applies to an output folder; name one, or leave {name} out", name, "out")
 
 
-def _planned(source: Stored, request: Request) -> Plan:
+def _planned(source: ModelFolder, request: Request) -> Plan:
     """Plans a schedule on the source's configuration, without ropescale's earlier scaling unless ``on_top`` is set.
 
     Raises:

@@ -225,9 +225,9 @@ class Configuration:
         text = self.text
         maximum = text.maximum or self.stated_length
         if parameters.get("rope_theta") is None and text.is_known:
-            where = "" if key == ALL_LAYERS else f" for {key}"
             raise ConfigError(
-                f"rope_parameters{where} state no rope_theta, and {text.model_type} does not fill it in; state it there"
+                f"the rope_parameters ({key} layers) state no rope_theta, and {text.model_type} does not fill it in; "
+                "state it there"
             )
         if parameters.get("rope_theta") is None or maximum is None:
             raise text.missing()

@@ -247,10 +247,9 @@ def check_parameters_beside(section: Section, key: str, parameters: Json) -> Non
     ):
         beside, inner = section.beside(key, names), parameters.get(name)
         if beside is not None and inner is not None and inner != beside[1]:
-            where = "" if key == ALL_LAYERS else f" for {key}"
             raise ConfigError(
-                f"{name} is {brief(inner)} in rope_parameters{where}, and {beside[0]} is {brief(beside[1])} at the top "
-                "level; make them agree"
+                f"{name} is {brief(inner)} in rope_parameters ({key} layers), and {beside[0]} is {brief(beside[1])} at "
+                "the top level; make them agree"
             )
 
 

@@ -9,7 +9,7 @@ from typing import Unpack
 
 from ..adapters import Adapter, find_loadable, on_base_shown
 from ..checkpoints.contents import number
-from ..checkpoints.locating import Stored
+from ..checkpoints.locating import ModelFolder
 from ..configs.configuration import ONLY_V5_KEYS, Configuration
 from ..configs.finding import Lengths, StatedLength, is_length
 from ..configs.section import LARGEST
@@ -190,7 +190,7 @@ def compare(
     return Inspections(made, notes, names_of(files))
 
 
-Opened = tuple[Stored, Adapter | None]
+Opened = tuple[ModelFolder, Adapter | None]
 """A checkpoint, and the adapter that names it as its base."""
 
 

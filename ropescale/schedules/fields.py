@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import inspect
 import json
-import math
 import numbers
 import types
 import typing
@@ -122,9 +121,7 @@ def _check_number(where: str, value: object, limits: Mapping[str, float]) -> Non
     if not is_number(value):
         raise ScheduleError(f"{where} must be a number, not {brief(value)}")
     if not -LARGEST < value < LARGEST:  # larger ones would overflow in the formulas
-        finite = value == value and abs(value) != math.inf
-        wanted = f"a number whose absolute value is below {LARGEST:g}" if finite else "a finite number"
-        raise ScheduleError(f"{where} must be {wanted}, not {brief(value)}")
+        raise ScheduleError(f"{where} must be a number whose absolute value is below {LARGEST:g}, not {brief(value)}")
     if "at_least" in limits and value < limits["at_least"]:
         raise ScheduleError(f"{where} must be {limits['at_least']} or more, not {brief(value)}")
     if "above" in limits and value <= limits["above"]:

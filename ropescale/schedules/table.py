@@ -49,8 +49,7 @@ class Table(BuiltIn):
     def __post_init__(self) -> None:
         super().__post_init__()
         if (self.inv_freq is None) == (self.factors is None):
-            given = "neither is" if self.factors is None else "both are"
-            raise ScheduleError(f"table needs either inv_freq or factors, one number per pair, and {given} given")
+            raise ScheduleError("table needs either inv_freq or factors, one number per pair, and not both")
 
     def __call__(self, rope: Rope, length: int) -> Frequencies:
         scale = (self.attention_factor or 1.0) * rope.table_scale

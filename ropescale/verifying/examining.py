@@ -20,7 +20,7 @@ from torch import nn
 from ..adapters import Adapter, attached, disagreement, find_loadable, remarks
 from ..checkpoints.contents import number, optional_json
 from ..checkpoints.loading import load_model, refuse_unloadable
-from ..checkpoints.locating import Stored
+from ..checkpoints.locating import ModelFolder
 from ..checkpoints.patching import other_limits
 from ..configs.configuration import MAXIMUM_STAYS, ONLY_V5_KEYS, Configuration, read_rope
 from ..configs.section import LARGEST
@@ -361,7 +361,7 @@ def examine_adapter(name: str, adapter: Adapter, trusted: bool, wanted: Intended
 
 
 def examine_folder(
-    name: str, stored: Stored, trusted: bool, record: Record | None = None, wanted: Intended | None = None
+    name: str, stored: ModelFolder, trusted: bool, record: Record | None = None, wanted: Intended | None = None
 ) -> Verification:
     """Compares the tables that transformers builds for a checkpoint with its record or configuration.
 
@@ -450,7 +450,7 @@ def _check_tokenizer(folder: Path, report: Verification, workaround: str) -> flo
     return limit
 
 
-def _check_limits(stored: Stored, configuration: Configuration, report: Verification) -> None:
+def _check_limits(stored: ModelFolder, configuration: Configuration, report: Verification) -> None:
     """Finds limits below the target length: those that patching raises, and others."""
     length, maximum = report.length, configuration.max_length
     limit = _check_tokenizer(stored.folder, report, "patching with the schedule as-is raises it")

@@ -166,8 +166,7 @@ def compare_module(
 
 
 def _not_live(where: str, key: str, off: float) -> str:
-    layers = "" if key == ALL_LAYERS else f" ({key} layers)"
-    return f"{where}{layers} does not have the intended table: it differs by {off:.1e} relative"
+    return f"{where} ({key} layers) does not have the intended table: it differs by {off:.1e} relative"
 
 
 def _compare_rotation(

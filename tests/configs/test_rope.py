@@ -173,7 +173,7 @@ CONTRADICTIONS = {
     ),
     "two thetas for the sliding layers": (
         GEMMA3 | {"rope_local_base_freq": 1e4, "rope_parameters": {"sliding_attention": THETA_INSIDE}},
-        ("1000000.0 in rope_parameters for sliding_attention", "rope_local_base_freq is 10000.0 at the top level"),
+        ("1000000.0 in rope_parameters (sliding_attention layers)", "rope_local_base_freq is 10000.0 at the top level"),
     ),
     "two trained lengths": (LLAMA31 | {"original_max_position_embeddings": 4096}, ("is 4096 at the top", "8192 in")),
     "a trained length that phi3's class overrides": (

@@ -119,7 +119,7 @@ WARNINGS: list[tuple[str, Any, list[str]]] = [
     ("gemma3_text", {"sliding_attention": "yarn:factor=4"}, [
         "SGLang: was not checked with yarn for gemma3_text",  # its file has a rotary layer of its own
         "mlx-lm: reads no scaling for the sliding_attention layers of gemma3_text",
-        "transformers 4: has no keys for a scaled gemma3_text (sliding_attention)"]),
+        "transformers 4: has no keys for a scaled gemma3_text (sliding_attention layers)"]),
     ("lfm3", "linear:factor=4", [
         "vLLM and SGLang: lack Lfm3ForCausalLM",
         "llama.cpp: ignores the factor of proportional RoPE",

@@ -255,7 +255,7 @@ def fields_of(name: str) -> dict[str, Any]:
 
 NO_FACTORS = [
     (0.5, "factor must be 1 or more, not 0.5"),
-    (math.nan, "factor must be a finite number, not nan"),
+    (math.nan, "factor must be a number whose absolute value is below 1e+100, not nan"),
     ("8", "factor must be a number, not '8'"),
     (True, "factor must be a number, not True"),
 ]
@@ -281,7 +281,7 @@ UNBUILT = [
     (lambda: sch.compute(sch.Proportional(0.5), Rope(16, 1e4, 128, head_dim=64)), "rotates 16 of 64 coordinates"),
     (lambda: sch.compute(sch.NtkCritical(9, critical_pair=0.01), ROPE), "infinite theta"),
     (lambda: sch.Giraffe(), "giraffe needs scale_power, truncate, or both"),
-    (lambda: sch.Table(), "either inv_freq or factors, one number per pair, and neither is given"),
+    (lambda: sch.Table(), "either inv_freq or factors, one number per pair, and not both"),
     (lambda: sch.Table(factors=(1.0, 0.0)), "table: factors must be greater than 0, not 0.0"),
     (lambda: sch.Table(inv_freq=(1.0, -1.0)), "table: inv_freq must be 0 or more, not -1.0"),
     (lambda: sch.create("longrope", short_factor=[1.0]), "longrope needs long_factor"),

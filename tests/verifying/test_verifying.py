@@ -79,7 +79,9 @@ def test_the_command_exits_with_one_and_the_reason(folder, tmp_path, capsys):
     assert main(["verify", str(tmp_path / "out")]) == 1
     captured = capsys.readouterr()
     assert "live: NO" in captured.out
-    assert captured.err.startswith("error: model.rotary_emb does not have the intended table: it differs by")
+    assert captured.err.startswith(
+        "error: model.rotary_emb (all layers) does not have the intended table: it differs by"
+    )
     assert main(["verify", str(tmp_path / "out"), "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["live"] is False
     assert main(["verify", str(folder), "--revision", "main"]) == 2
