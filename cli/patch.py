@@ -117,8 +117,6 @@ def _page(done: PatchedCheckpoint, model: str, out: str | None, in_place: bool) 
     rows.append([way if done.folder else f"would be {way}", where or "-"])
     for key, layer in plan.layers.items():
         original, kind = layer.rope.original_length, parameters_of(plan.planned, key)["rope_type"]
-        factor = f"{plan.length / original:.6g}"
-        equals = "=" if round(original * float(factor), 6) == plan.length else "~"
         per_pair = kind == "longrope" and label_of(layer.schedule) != "longrope"
         route = (
             f"one factor per pair ({layer.rope.pairs} pairs, rope_type longrope)" if per_pair else f"rope_type {kind}"
@@ -126,7 +124,7 @@ def _page(done: PatchedCheckpoint, model: str, out: str | None, in_place: bool) 
         rows += [
             ["layers", key],
             ["schedule", plan.label(key)],
-            ["length", f"{original:,} x {factor} {equals} {plan.length:,} tokens"],
+            ["length", f"{original:,} -> {plan.length:,} tokens (x {plan.length / original:.6g})"],
             ["route", route],
             ["attention scale", f"{layer.table(plan.length).attention_scale:.6g}"],
         ]

@@ -104,9 +104,9 @@ def patch_checkpoint(
     request = Request.of("as-is" if schedule is None else schedule, **options)
     specs.parse(request.spec)  # reject a misspelt schedule before checking folders
     _refuse_contradiction(model, out, link, in_place, dry_run, force)
-    is_local = local_path(model).is_dir()
+    folder = local_path(model)
     if in_place and not dry_run:
-        with translated(folder := local_path(model)):
+        with translated(folder):
             if is_interrupted(folder) and put_back(folder):
                 LOG.warning("note: an interrupted change in place of %s was undone; its originals are restored", folder)
     stored = find_model(model, revision, weights=not dry_run)
@@ -114,9 +114,8 @@ def patch_checkpoint(
     if like is None:
         plan = _planned(stored, request)
     else:
-        if unused := request.given():
-            why = f"{unused[0]} has no effect: a draft head gets its target's table; leave it out"
-            raise ScheduleError(why, unused[0])
+        for name in request.given():
+            raise ScheduleError(f"{name} has no effect: a draft head gets its target's table; leave it out", name)
         plan = following(stored, find_model(like, weights=False), request)
     target, refused = None, []
     try:
@@ -129,7 +128,7 @@ def patch_checkpoint(
     with translated(source, "read"):
         files = new_files(source, source_name(str(model)), plan, stored.record)
         record = record_of(stored, plan, str(model))
-        warnings = [*refused, *warnings_of(source, plan, weights=not dry_run or is_local)]
+        warnings = [*refused, *warnings_of(source, plan, weights=not dry_run or folder.is_dir())]
         result = PatchedCheckpoint(None, plan, warnings)
         result.changes = changes(stored, {**files, RECORD: as_json(record, RECORD)})
     if in_place:

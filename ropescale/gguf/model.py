@@ -112,11 +112,9 @@ def read_model(file: GgufFile, on_top: bool = False) -> GgufModel:
             f"{file.path} is one of {parts.value} parts; join them first: llama-gguf-split --merge {file.path} WHOLE"
         )
     architecture = file.keys.get("general.architecture")
-    if architecture is None or not isinstance(architecture.value, str):
-        raise ConfigError(f"{file.path} has no general.architecture; is it a model's file?")
-    name = architecture.value
+    name = architecture and architecture.value
     if not is_name(name):
-        raise ConfigError(f"{file.path} has {brief(name)} as general.architecture, which is not an architecture")
+        raise ConfigError(f"{file.path} has no general.architecture; is it a model's file?")
     keys = {key: value for key, value in file.keys.items() if not key.startswith("ropescale.")}
     tables = {tensor: numbers for tensor in TABLES if (numbers := file.floats(tensor)) is not None}
     model = GgufModel(file.path, name, keys, tables, SCHEDULE in file.keys)

@@ -41,8 +41,7 @@ def load(name: str) -> object:
 
 def _from_file(path: Path) -> ModuleType:
     if not path.is_file():
-        problem = "is not a file" if os.path.lexists(path) else "does not exist"
-        raise ScheduleError(f"{path} {problem}; give the path of a Python file, as in path/to/file.py::Class")
+        raise ScheduleError(f"{path} is not a file; give the path of a Python file, as in path/to/file.py::Class")
     unique = f"{path.stem}_{sha256(str(path.resolve()).encode())[:8]}"
     spec = importlib.util.spec_from_file_location(unique, path)
     if spec is None or spec.loader is None:

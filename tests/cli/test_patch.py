@@ -40,7 +40,7 @@ def test_the_summary_says_what_became_of_what(patch):
     captured = patch("--schedule", "yarn", "--factor", "4")
     assert rows(captured.out) == {
         "model": "model (llama)", "written to": "out", "layers": "all", "schedule": "yarn:factor=4",
-        "length": "256 x 4 = 1,024 tokens", "route": "rope_type yarn", "attention scale": "1.13863",
+        "length": "256 -> 1,024 tokens (x 4)", "route": "rope_type yarn", "attention scale": "1.13863",
         "max_position_embeddings": "256 -> 1024", "weights": "2 x hard link; not read",
     }  # fmt: skip
     diff, _, others = captured.out.partition("```diff\n")[2].partition("```\n")
@@ -65,7 +65,7 @@ def test_json_is_one_object_with_every_digit(patch):
 
 
 LENGTHS = [
-    (["--schedule", "yarn", "--target-length", "2k"], "256 x 8 = 2,048 tokens"),
+    (["--schedule", "yarn", "--target-length", "2k"], "256 -> 2,048 tokens (x 8)"),
     (["--schedule", "yarn", "--target-length", "300", "--original-length", "128"], "128 x 2.34375 = 300 tokens"),
     (["--schedule", "yarn", "--target-length", "1000", "--original-length", "192"], "192 x 5.20833 ~ 1,000 tokens"),
 ]

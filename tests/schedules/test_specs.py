@@ -228,7 +228,7 @@ def test_a_file_that_cannot_be_used_is_one_clear_sentence(tmp_path, content, nam
 
 
 NOWHERE = [
-    ("{tmp}/missing.py::Half", "missing.py does not exist; give the path of a Python file"),
+    ("{tmp}/missing.py::Half", "missing.py is not a file; give the path of a Python file"),
     ("{tmp}/missing.py", "missing.py names no class; write path/to/file.py::Class"),
     ("no_such_package.module::Half", "no module named 'no_such_package'; install it, or give path/to/file.py::Cla"),
     ("ropescale.schedules::Yran", "ropescale.schedules has no 'Yran'"),
