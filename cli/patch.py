@@ -74,7 +74,7 @@ def command(model: str, out: str | None, schedule: str | None, in_place: bool, a
     done = patch_checkpoint(model, out, schedule, in_place=in_place, **options)
     described = describe(done, model, out, in_place)
     tell(note=done.plan.notes, warning=done.warnings)
-    print_result(as_json, described, _page(done, model, out, in_place), done.folder)
+    print_result(as_json, described, _page(done, described), done.folder)
     if done.folder and not as_json:
         say(f"next: ropescale verify {shell_word(argument(str(done.folder)))}")
 
@@ -105,16 +105,18 @@ def describe(done: PatchedCheckpoint, model: str, out: str | None, in_place: boo
         "weights": done.links,
         "config_diff": done.config_diff,
         "changes": done.changes,
-        "notes": list(plan.notes),
-        "warnings": list(done.warnings),
+        "notes": plan.notes,
+        "warnings": done.warnings,
     }
 
 
-def _page(done: PatchedCheckpoint, model: str, out: str | None, in_place: bool) -> str:
-    plan, where = done.plan, str(done.folder) if done.folder else out
-    rows = [["model", f"{model} ({plan.planned.model_type})"]]
-    way = "changed in place" if in_place else "written to"
-    rows.append([way if done.folder else f"would be {way}", where or "-"])
+def _page(done: PatchedCheckpoint, described: Data) -> str:
+    plan = done.plan
+    way = "changed in place" if described["in_place"] else "written to"
+    rows = [
+        ["model", f"{described['model']} ({plan.planned.model_type})"],
+        [way if done.folder else f"would be {way}", str(described["out"] or "-")],
+    ]
     for key, layer in plan.layers.items():
         original, kind = layer.rope.original_length, parameters_of(plan.planned, key)["rope_type"]
         per_pair = kind == "longrope" and label_of(layer.schedule) != "longrope"
@@ -130,7 +132,7 @@ def _page(done: PatchedCheckpoint, model: str, out: str | None, in_place: bool) 
         ]
     before, after = plan.original.max_length, plan.planned.max_length
     ways = ", ".join(f"{count} x {_HOW[how]}" for how, count in Counter(done.links.values()).items())
-    weights = f"{ways}; not read" if ways else "untouched" if in_place or done.folder is None else "none"
+    weights = f"{ways}; not read" if ways else "untouched"
     rows += [
         ["max_position_embeddings", f"{before} -> {after}" if before != after else str(after)],
         ["weights", weights],

@@ -112,8 +112,7 @@ class Patch:
 
     def __repr__(self) -> str:
         labels = ", ".join(dict.fromkeys(self.plan.label(key) for key in self.plan.layers)) or "as-is"
-        held = f", frozen at {self.frozen_at:,} tokens" if self.frozen_at else ""
-        return f"<Patch {labels}, to {self.plan.length:,} tokens{held}{'' if self._undo else ', reverted'}>"
+        return f"<Patch {labels}, to {self.plan.length:,} tokens{'' if self._undo else ', reverted'}>"
 
     def __enter__(self) -> Patch:
         return self

@@ -332,11 +332,13 @@ def ids_of(model: PreTrainedModel, tokens: int) -> torch.Tensor:
 
 def _special(config: object) -> set[int]:
     """Collects every id that a configuration names, such as ends of text and image placeholders without embeddings."""
-    if not isinstance(config, dict):
-        return set()
-    named = [value for key, value in config.items() if str(key).endswith(("_token_id", "_token_index"))]
-    each = [one for value in named for one in (value if isinstance(value, list) else [value])]
-    return {value for value in each if isinstance(value, int)}.union(*map(_special, config.values()))
+    found: set[int] = set()
+    for key, value in config.items() if isinstance(config, dict) else ():
+        found |= _special(value)
+        if str(key).endswith(("_token_id", "_token_index")):
+            values = value if isinstance(value, list) else [value]
+            found |= {each for each in values if isinstance(each, int)}
+    return found
 
 
 def written(tokenizer: PreTrainedTokenizerBase, tokens: int) -> list[int]:

@@ -216,7 +216,7 @@ def _examine_generation(model: nn.Module, report: Verification, lengths: Sequenc
             f"{fault.position + 1:,} tokens; rounding may cause at most {fault.tolerance:.1e}, and the frequencies are "
             f"constant{also}"
         )
-    report.warnings += list(_remarks(report))
+    report.warnings += _remarks(report)
 
 
 def _remarks(report: Verification) -> Iterator[str]:
