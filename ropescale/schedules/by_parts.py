@@ -8,12 +8,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
 
 from ..files import Json, present
 from ..rope import Rope
 from .base import BuiltIn, Frequencies, above, at_least, register
-from .fields import parameters
 
 
 @register("ntk-by-parts")
@@ -174,7 +173,7 @@ def ramp_ends(rope: Rope, beta_fast: float, beta_slow: float, truncate: bool) ->
 
 @register("dynamic-yarn")
 @dataclass(frozen=True)
-class DynamicYarn(Yarn):
+class DynamicYarn(BuiltIn):
     """YaRN whose factor follows the context: ``s = n / L`` if the context ``n`` exceeds the trained length ``L``.
 
     Up to the trained length the schedule is plain RoPE, without an attention scale. In a longer context, YaRN's ramp
@@ -194,14 +193,21 @@ class DynamicYarn(Yarn):
     does = "yarn with a growing factor"
     paper = "Peng et al. 2023, arXiv:2309.00071, section 3.3"
     length_dependent = True
+    falling = ("beta_fast", "beta_slow")
 
-    factor: float = field(default=1.0, init=False, repr=False)
+    beta_fast: float = above(0, 32.0)
+    beta_slow: float = above(0, 1.0)
+    truncate: bool = True
+    attention_factor: float | None = above(0, None)
+    mscale: float | None = None
+    mscale_all_dim: float | None = None
+    extrapolation_factor: float = at_least(0, 1.0)
 
     def __call__(self, rope: Rope, length: int) -> Frequencies:
         if length <= rope.original_length:
             return Frequencies(rope.inv_freq(), rope.table_scale)
-        given = {name: getattr(self, name) for name in parameters(self)}
-        return Yarn(factor=length / rope.original_length, **given)(rope, length)
+        return self.at(length / rope.original_length)(rope, length)
 
-    def rope_parameters(self, rope: Rope) -> Json | None:
-        return None
+    def at(self, factor: float) -> Yarn:
+        """Returns the static YaRN for a context of ``factor`` times the trained length."""
+        return Yarn(factor=factor, **{field.name: getattr(self, field.name) for field in fields(self)})

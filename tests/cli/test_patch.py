@@ -11,6 +11,8 @@ import pytest
 from configurations import GEMMA3, GPT_OSS, edit, read, write_checkpoint
 from crashing import unchanged
 
+from ropescale import files
+
 
 @pytest.fixture(autouse=True)
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -66,8 +68,8 @@ def test_json_is_one_object_with_every_digit(patch):
 
 LENGTHS = [
     (["--schedule", "yarn", "--target-length", "2k"], "256 -> 2,048 tokens (x 8)"),
-    (["--schedule", "yarn", "--target-length", "300", "--original-length", "128"], "128 x 2.34375 = 300 tokens"),
-    (["--schedule", "yarn", "--target-length", "1000", "--original-length", "192"], "192 x 5.20833 ~ 1,000 tokens"),
+    (["--schedule", "yarn", "--target-length", "300", "--original-length", "128"], "128 -> 300 tokens (x 2.34375)"),
+    (["--schedule", "yarn", "--target-length", "1000", "--original-length", "192"], "192 -> 1,000 tokens (x 5.20833)"),
 ]
 
 
@@ -128,7 +130,7 @@ def test_patching_again_says_what_is_undone(patch, ran):
     captured = ran("patch", "out", "-o", "again", "--schedule", "linear:factor=2")
     note = "note: ropescale patched this checkpoint before (yarn:factor=4); the new schedule replaces that one\n"
     assert captured.err.startswith(note)
-    assert rows(captured.out)["length"] == "256 x 2 = 512 tokens"
+    assert rows(captured.out)["length"] == "256 -> 512 tokens (x 2)"
     said = ran("patch", "out", "-o", "top", "--schedule", "linear:factor=2", "--on-top").err
     assert "before (yarn:factor=4); the new schedule goes on top" in said
     summary = rows(patch("--schedule", "linear:factor=2", out="fresh").out)
@@ -173,3 +175,11 @@ def test_phi3s_maximum_is_explained_and_inspect_shows_the_length_that_is_meant(p
     assert f"{warning}{maximum:,}" in found["warnings"]
     found = json.loads(ran("inspect", "out", "--target-length", "8k", "--json").out)
     assert found["layers"]["all"]["target_length"] == 8192
+
+
+@pytest.mark.parametrize("words", ["patch {} -o out --schedule yarn:factor=2", "inspect {}", "export {}", "verify {}"])
+def test_a_command_reads_config_json_once(words, model, ran, monkeypatch):
+    opened, read = list[str](), files.open_regular
+    monkeypatch.setattr(files, "open_regular", lambda path: opened.append(path.name) or read(path))
+    ran(*words.format("model").split())
+    assert opened.count("config.json") == 1
