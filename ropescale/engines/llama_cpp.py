@@ -69,7 +69,7 @@ class LlamaCppEngine(Engine):
             folder = argument(f"{PurePath(of).name}-{serving.length}")
             write = shell("ropescale", "patch", of, "-o", folder, *_spec(serving))
             note = f"{folder}.gguf is the output of llama.cpp's convert_hf_to_gguf.py for {folder}"
-            return [Command("sh", write), Command("sh", _server(serving, f"{folder}.gguf"), note)]
+            return [write, _server(serving, f"{folder}.gguf", note=note)]
         gguf = argument(f"{PurePath(of).name}.gguf")
         original = "" if of == serving.model else "; use the unpatched file, because these commands apply the schedule"
         made_of = f"{gguf} is the output of llama.cpp's convert_hf_to_gguf.py for {of}{original}"
