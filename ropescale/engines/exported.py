@@ -39,8 +39,8 @@ from .base import (
 )
 
 _FIXED = ("-m", "-o", "--model", "--model-path", "--schedule")
-"""The options that name a model or a file, or that stand behind ``gguf``."""
-_SETS = re.compile(r"gguf$|-+[a-z]|\w*config=")
+"""The options that name a model or a file, or that a name stands for."""
+_SETS = re.compile(r"(gguf|patch)$|-+[a-z]|\w*config=")
 
 
 @dataclass(frozen=True)
