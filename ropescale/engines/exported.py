@@ -39,7 +39,7 @@ from .base import (
 )
 
 _FIXED = ("-m", "-o", "--model", "--model-path", "--schedule")
-"""The options that name a model or a file, or that a name stands for."""
+"""The options that name a model or a file, and the schedule of ``gguf`` and ``patch``."""
 _SETS = re.compile(r"(gguf|patch)$|-+[a-z]|\w*config=")
 
 
