@@ -255,7 +255,7 @@ def fields_of(name: str) -> dict[str, Any]:
 
 NO_FACTORS = [
     (0.5, "factor must be 1 or more, not 0.5"),
-    (math.nan, "factor must be a number whose absolute value is below 1e+100, not nan"),
+    (math.nan, r"factor must be a number whose absolute value is below 1e\+100, not nan"),
     ("8", "factor must be a number, not '8'"),
     (True, "factor must be a number, not True"),
 ]
