@@ -210,15 +210,17 @@ class Difference:
         return cls("frequencies", "not known", "not known", warning)
 
     @classmethod
-    def recomputed_scale(cls, asked: float, computed: float, where: str = "") -> Difference:
+    def recomputed_scale(cls, asked: float, computed: float, where: str = "", of_lengths: bool = False) -> Difference:
         """Returns the difference of an engine that computes the attention factor itself.
 
         Args:
             asked: the requested attention factor.
             computed: the factor that the engine computes.
             where: an addition to the warning, such as " on MLA models".
+            of_lengths: whether the engine computes the factor from the lengths.
         """
-        text = f"recompute{{s}} the attention factor{where} ({computed:.4g} instead of {asked:.4g})"
+        verb, source = ("compute", " from the lengths") if of_lengths else ("recompute", "")
+        text = f"{verb}{{s}} the attention factor{where}{source} ({computed:.4g} instead of {asked:.4g})"
         return cls("attention factor", "recomputed", f"{computed:.6g}", text)
 
     @classmethod

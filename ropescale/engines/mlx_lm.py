@@ -214,7 +214,7 @@ def _other_numbers(layers: Layers) -> Iterator[Difference]:
             text = f"cannot multiply by less than 1 with per-pair factors ({asked:.4g} requested)"
             yield Difference("attention factor", "unsupported", f"{computed:.6g}", text)
         elif not _has_scale(layers):
-            yield Difference.recomputed_scale(asked, computed, " of per-pair factors from the lengths")
+            yield Difference.recomputed_scale(asked, computed, " of per-pair factors", of_lengths=True)
         if layers.changes_with_length:
             yield Difference("switch", "dropped", "the long list, always", "always use{s} the long list")
     if kind == "yarn":

@@ -106,7 +106,8 @@ def _in_no_version(layers: Layers) -> Iterator[Difference]:
     if name := lacked_type(layers.configuration):
         yield Difference.stops(f"lacks {name}, which came with transformers 5", "stops: no such model type")
     if not _has_keys(layers):
-        yield Difference.stops(f"has no keys for a scaled {model_type} ({layers.key} layers)", "base RoPE")
+        where = "" if layers.key == ALL_LAYERS else f" ({layers.key})"
+        yield Difference.stops(f"has no keys for a scaled {model_type}{where}", "base RoPE")
     stated = layers.configuration.text.new.values()
     if model_type in _ONE_THETA and len({each["rope_theta"] for each in stated if isinstance(each, Mapping)}) > 1:
         text = f"has one theta for all layers of {model_type}, so the other layers change as well"

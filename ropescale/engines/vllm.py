@@ -234,7 +234,7 @@ def own_longrope_scale(layers: Layers) -> Iterator[Difference]:
     """Yields the difference in the attention factor that vLLM and SGLang compute under longrope, if there is one."""
     asked, computed = layers.attention_factor, longrope_scale(layers, layers.length)
     if not layers.is_mla and not math.isclose(asked, computed):
-        yield Difference.recomputed_scale(asked, computed, " from the lengths")
+        yield Difference.recomputed_scale(asked, computed, of_lengths=True)
 
 
 ENGINE = VLLMEngine()

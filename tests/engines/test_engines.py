@@ -73,7 +73,7 @@ WARNINGS: list[tuple[str, Any, list[str]]] = [
     ("llama", PER_PAIR, [
         f"{SERVES} 16384",
         f"{DROPS} for this architecture, silently leaving base RoPE; `ropescale export --for llama.cpp` avoids",
-        "mlx-lm: recomputes the attention factor of per-pair factors from the lengths (1.08 instead of 1)"]),
+        "mlx-lm: computes the attention factor of per-pair factors from the lengths (1.08 instead of 1)"]),
     ("llama", "proportional:partial_rotary_factor=0", [
         "vLLM: refuses proportional RoPE with partial_rotary_factor 0", NO_SHARE, *NO_PROPORTIONAL]),
     ("llama", "proportional:partial_rotary_factor=0.5", [NO_SHARE, *NO_PROPORTIONAL]),
@@ -119,7 +119,7 @@ WARNINGS: list[tuple[str, Any, list[str]]] = [
     ("gemma3_text", {"sliding_attention": "yarn:factor=4"}, [
         "SGLang: was not checked with yarn for gemma3_text",  # its file has a rotary layer of its own
         "mlx-lm: reads no scaling for the sliding_attention layers of gemma3_text",
-        "transformers 4: has no keys for a scaled gemma3_text (sliding_attention layers)"]),
+        "transformers 4: has no keys for a scaled gemma3_text (sliding_attention)"]),
     ("lfm3", "linear:factor=4", [
         "vLLM and SGLang: lack Lfm3ForCausalLM",
         "llama.cpp: ignores the factor of proportional RoPE",
@@ -137,12 +137,12 @@ WARNINGS: list[tuple[str, Any, list[str]]] = [
         "transformers 4: ignores rope_scaling for dbrx"]),
     ("olmo3", "ntk:factor=4", ["transformers 4: has one theta for all layers of olmo3, so the other layers change"]),
     ("gemma3_text", PER_PAIR, [
-        SERVES, "SGLang: was not checked with longrope", DROPS, "mlx-lm: recomputes the attention factor",
+        SERVES, "SGLang: was not checked with longrope", DROPS, "mlx-lm: computes the attention factor",
         "transformers 5: before 5.21, the second forward pass over more than 8,192 tokens fails (full_attention)"]),
     ("olmo2", "linear:factor=4", [RAISES]),
     ("olmo2", "yarn:factor=4", ["transformers 4: refuses yarn scaling for olmo2; use linear or ntk, or serve"]),
     ("olmo2", PER_PAIR, [
-        SERVES, DROPS, "mlx-lm: recomputes the attention", "transformers 4: refuses per-pair factors for olmo2"]),
+        SERVES, DROPS, "mlx-lm: computes the attention factor", "transformers 4: refuses per-pair factors for olmo2"]),
     ("nemotron", PER_PAIR, [
         SERVES, DROPS, "mlx-lm: stops with an error at longrope for nemotron",
         "transformers 4: ignores rope_scaling for nemotron"]),

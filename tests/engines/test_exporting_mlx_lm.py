@@ -47,7 +47,7 @@ def told(done: Export) -> dict[str, Any]:
 @pytest.mark.parametrize(("target", "stretched"), [(4096, 1), (8192, 2), (32768, 8), (131072, 32)])
 def test_patching_says_which_scale_of_the_lengths_is_computed_and_export_supplies_another(target, stretched, tmp_path):
     computed = math.sqrt(1 + math.log(stretched) / math.log(4096))
-    text = f"recomputes the attention factor of per-pair factors from the lengths ({computed:.4g} instead of 1.2)"
+    text = f"computes the attention factor of per-pair factors from the lengths ({computed:.4g} instead of 1.2)"
     supplied = f"mlx-lm: {text}; `ropescale export --for mlx-lm` avoids it"
     assert supplied in engine_warnings(make_plan(LLAMA, FACTORS, target_length=target))
     done = exported(LLAMA, FACTORS, tmp_path, target_length=target)
