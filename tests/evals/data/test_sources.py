@@ -465,7 +465,7 @@ def test_the_commit_of_a_short_name_is_in_the_result(shelf, checkpoint, ran):
     assert data["source"].startswith(f"pg19 (emozilla/pg19-test@{18:040x}, test, text")
     listed = ran("datasets")[0].splitlines()[2:]
     assert [line.split()[1] for line in listed] == list(DATASETS)
-    assert "| emozilla/pg19-test |" in listed[0] and listed[0].endswith(" 100 |")
+    assert " emozilla/pg19-test " in listed[0] and listed[0].endswith(" 100 |")
 
 
 # --- tokenizers ---
