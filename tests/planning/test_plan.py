@@ -675,7 +675,7 @@ def test_a_scaling_without_a_key_is_refused_where_stock_stops(kind, name, null, 
     commands = [["inspect", "made"], [*patch, "as-is"], export]
     if stops:
         commands += [[*words, "yarn:factor=2", "--replace-scaling"] for words in (patch, [*export, "--schedule"])]
-        said = f"the {kind} scaling in config.json lacks {name}, without which transformers stops; add it"
+        said = f"the {kind} scaling in config.json lacks {name}, without which transformers stops; add what"
         said = f"{name} is null in the rope parameters, and transformers stops" if name in FILLED else said
         assert all(said in refused(*words) for words in commands)
     else:
