@@ -694,7 +694,7 @@ def test_a_scaling_without_its_type_or_mrope_without_sections_is_refused_everywh
         write_checkpoint(tmp_path, config | {"rope_scaling": scaling})
         for words in (["inspect", folder], [*patch, "yarn:factor=2"], export):
             said = "the scaling in config.json lacks rope_type, without which transformers stops or scales nothing"
-            assert f"{said}; add it" in refused(*words)
+            assert f"{said}; add what" in refused(*words)
     whole = {"rope_scaling": {"type": "mrope", "mrope_section": [4, 2, 2]}}
     for kind in ("mrope", "su"):  # names that few classes know
         write_checkpoint(tmp_path, LLAMA | {"rope_scaling": {**whole["rope_scaling"], "type": kind}})
