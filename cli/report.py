@@ -6,22 +6,24 @@ import click
 
 from .options import Place, option, out_option, say, sectioned_command, show
 
-_OPTIONS = [
-    out_option("The page to write.", "FILE", default="report.html"),
-    option("--title", "TEXT", "The heading of the page; by default the models, the data and the date."),
-]
-_REQUIRE = option(
-    "--require",
-    "TEXT",
-    "Exit with 1 unless the run shows this, in nats against as-is: 'yarn:factor=8 cost<=0.05 at 4k', or gain>=0.5. May "
-    "be repeated.",
-    multiple=True,
-)
-
 
 @sectioned_command(
     "report",
-    {"The page": _OPTIONS, "The check": [_REQUIRE]},
+    {
+        "The page": [
+            out_option("The page to write.", "FILE", default="report.html"),
+            option("--title", "TEXT", "The heading of the page; by default the models, the data and the date."),
+        ],
+        "The check": [
+            option(
+                "--require",
+                "TEXT",
+                "Exit with 1 unless the run shows this, in nats against as-is: 'yarn:factor=8 cost<=0.05 at 4k', or "
+                "gain>=0.5. May be repeated.",
+                multiple=True,
+            )
+        ],
+    },
     click.Argument(["runs"], type=Place(), metavar="RUN...", nargs=-1, required=True),
 )
 def command(runs: tuple[str, ...], out: str, title: str | None, require: tuple[str, ...]) -> None:

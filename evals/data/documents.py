@@ -109,16 +109,24 @@ def opened(path: Path) -> BinaryIO:
     Raises:
         OSError: the file cannot be read.
     """
-    if path.suffix.lower() not in (*_COMPRESSED, *JSON_LINES, ".json", ".txt"):
-        return path.open("rb")
-    with path.open("rb") as file:
-        start = file.read(4)
-    compression = next((name for magic, name in _MAGIC.items() if start.startswith(magic)), None)
-    if compression is None:
-        return path.open("rb")
-    import pyarrow
+    file = path.open("rb")
+    if path.suffix.lower() in (*_COMPRESSED, *JSON_LINES, ".json", ".txt"):
+        start = file.peek()
+        for magic, compression in _MAGIC.items():
+            if start.startswith(magic):
+                import pyarrow
 
-    return cast(BinaryIO, io.BufferedReader(pyarrow.input_stream(str(path), compression=compression)))
+                return cast(BinaryIO, io.BufferedReader(pyarrow.input_stream(file, compression=compression)))
+    return file
+
+
+_JSON = {
+    "[": r'\[\s*([\[{"]|\]$)',
+    "{": r"\{.*\}\s*\n\s*\{",
+    "{}": r"\{.*$",
+    "{\n}": r"\{",
+}
+"""Patterns of a file's start, by the results of :func:`starts_json`."""
 
 
 def starts_json(path: Path) -> str:
@@ -127,18 +135,10 @@ def starts_json(path: Path) -> str:
     suffix = contents_suffix(path)
     if suffix in JSON_LINES:
         return "{"
-    if suffix != ".json":
-        return ""
-    with suppress(OSError), opened(path) as file:
-        start = file.read(_BLOCK).decode("utf-8-sig", "ignore").strip()
-        if re.match(r'\[\s*([\[{"]|\]$)', start):
-            return "["
-        if re.match(r"\{.*\}\s*\n\s*\{", start):
-            return "{"
-        if re.match(r"\{.*$", start):
-            return "{}"
-        if start.startswith("{"):
-            return "{\n}"
+    if suffix == ".json":
+        with suppress(OSError), opened(path) as file:
+            start = file.read(_BLOCK).decode("utf-8-sig", "ignore").strip()
+            return next((kind for kind, pattern in _JSON.items() if re.match(pattern, start)), "")
     return ""
 
 

@@ -161,11 +161,15 @@ def rows_of(source: str, options: ReadOptions) -> Iterator[Unread]:
     Raises:
         DataError: the file cannot be read, or a row is not an object or lacks the field; the message names the row.
     """
+    part = "row"
     if source.lower().endswith(PARQUET):
-        return documents_of(_parquet(source), f"{source} row", options, source)
-    if starts_json(local_path(source)) in ("[", "{\n}"):
-        return documents_of(_array(source), f"{source} row", options, source)
-    return documents_of(_json_lines(source), f"{source} line", options, source)
+        rows = _parquet(source)
+    elif starts_json(local_path(source)) in ("[", "{\n}"):
+        rows = _array(source)
+    else:
+        rows = _json_lines(source)
+        part = "line"
+    return documents_of(rows, f"{source} {part}", options, source)
 
 
 def _json_lines(source: str) -> Iterator[tuple[int, Row]]:
@@ -286,7 +290,7 @@ def documents_of(rows: Iterable[tuple[int, Row]], part: str, options: ReadOption
         if options.prompt_field is not None:
             yield prompt_row(row, options.prompt_field, name, source)
             continue
-        form = form or _guess_form(row, source)
+        form = form or _known_form(row) or _only_text(row, source)
         if form.what:
             options.formats[source] = form.what
         for each in form.fields:
@@ -326,10 +330,8 @@ def _known_form(row: Row) -> Format | None:
     return next((known for known in FORMATS if all(field in row for field in known.fields)), None)
 
 
-def _guess_form(row: Row, source: str) -> Format:
-    """Returns the format of a row."""
-    if known := _known_form(row):
-        return known
+def _only_text(row: Row, source: str) -> Format:
+    """Returns the format of a row's only field of strings."""
     strings = [key for key, value in row.items() if isinstance(value, str)]
     if len(strings) != 1:
         raise DataError(f"{source} has no field 'text'; choose one: {', '.join(row) or 'none'}", "text_field")

@@ -26,8 +26,7 @@ def answer(stored: Stored) -> list[str]:
     ppl = {row.schedule: row.ppl for row in rows if row.schedule in stored.ranked}
     few = too_few(max(row.documents for row in rows))
     sentences = [_recommended(stored, ppl, few), _gain_and_cost(stored, ppl, few), _past_truncation(stored, ppl, few)]
-    text = "\n".join(f"{sentence}." for sentence in sentences if sentence)
-    return explained(text).split("\n")
+    return explained("\n".join(f"{sentence}." for sentence in sentences if sentence)).split("\n")
 
 
 def _recommended(stored: Stored, ppl: dict[str, float], few: str) -> str:

@@ -226,7 +226,7 @@ def effect(
     )
 
 
-_NATS = re.compile(r"\d+\.(\d+)( \([^()]*\))? nats")
+_NATS = re.compile(r"(\d+\.(\d+))( \([^()]*\))? nats")
 
 
 def explained(text: str) -> str:
@@ -237,8 +237,7 @@ def explained(text: str) -> str:
     found = _NATS.search(text)
     if not found:
         return text
-    factor = exp(float(found[0].split()[0]))
-    shown = f"(a perplexity factor of {factor:,.{len(found[1])}f}) in the average document"
+    shown = f"(a perplexity factor of {exp(float(found[1])):,.{len(found[2])}f}) in the average document"
     rest = re.sub(r"( of [\d,]*\d)", r"\1 documents", text[found.end() :], count=1)
     return f"{text[: found.end()]} {shown}{rest}"
 

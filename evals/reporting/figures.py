@@ -35,11 +35,6 @@ class Series:
     schedule: str
     label: str
 
-    @property
-    def trained(self) -> int | None:
-        """The trained length of the model."""
-        return self.result.trained_length
-
 
 def series_of(runs: Sequence[StoredRun]) -> list[Series]:
     """Returns the schedules of all runs, followed by each run's truncation."""
@@ -70,11 +65,11 @@ def changes_from(base: Series, series: Sequence[Series]) -> Changes:
 
 def against_truncation(series: Sequence[Series]) -> Changes:
     """Returns the change of every series from truncation."""
-    found = {}
+    found: dict[Series, dict[int, Estimate]] = {}
     for each in series:
-        rows = [row for row in each.result.against_truncation if row.schedule == each.schedule]
-        if rows:
-            found[each] = {row.length: row.change for row in rows}
+        for row in each.result.against_truncation:
+            if row.schedule == each.schedule:
+                found.setdefault(each, {})[row.length] = row.change
     return found
 
 
@@ -104,8 +99,9 @@ def against_length(series: Sequence[Series], key: str) -> tuple[str, str]:
             if row.schedule != each.schedule or value is None:
                 continue
             lines.setdefault(each, []).append((row.length, value, low, high))
-            has_bounds = key in ("ppl", "tail_nll")
-            text = interval_cell(value, low, high, row.interval) if has_bounds else digits(value, 4)
+            text = digits(value, 4)
+            if key in ("ppl", "tail_nll"):
+                text = interval_cell(value, low, high, row.interval)
             cells.append((each.label, row.length, text))
     if not lines:
         return "", ""
@@ -123,29 +119,15 @@ def positions(series: Sequence[Series]) -> str:
     """Returns the figure of the loss by position; "" if no token counts."""
     bins = {each: own for each in series if (own := by_position.bins_of(each.result)[each.schedule])}
     lines = {each: by_position.points_of(own) for each, own in bins.items()}
-    if not lines:
-        return ""
-    return _by_length("position", lines, "loss (nats per token)", by_position.axis_of(bins.values()))
+    return _by_length("position", lines, "loss (nats per token)", by_position.axis_of(bins.values())) if lines else ""
 
 
 def divisors(name: str, rows: Sequence[Mapping[str, Any]]) -> str:
     """Returns the figure of what a search divides each pair's frequency by, at its start and at its end."""
-    from matplotlib.ticker import MaxNLocator
-
-    kinds = itertools.product(dict.fromkeys(row["layers"] for row in rows), ("start", "found"))
-    with in_style(6, 3.9, **{"font.size": 10}) as figure:
-        axes = figure.subplots()
-        for number, (layers, kind) in enumerate(kinds):
-            own = [row for row in rows if row["layers"] == layers]
-            style = drawing.style_of(number) | {"markersize": 4, "label": f"{layers}: {kind}"}
-            axes.plot([row["pair"] for row in own], [row[kind] for row in own], **style)
-        axes.set_yscale("log")
-        drawing.log_ticks(axes)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.set_xlabel("pair (0 turns fastest)")
-        axes.set_ylabel("frequency divided by")
-        axes.legend()
-    return svg(figure, name)
+    lines = {}
+    for layers, kind in itertools.product(dict.fromkeys(row["layers"] for row in rows), ("start", "found")):
+        lines[f"{layers}: {kind}"] = {row["pair"]: row[kind] for row in rows if row["layers"] == layers}
+    return _by_number(name, lines, "pair (0 turns fastest)", "frequency divided by")
 
 
 def _by_length(name: str, lines: Lines, y: str, x: Axis | None = None, log: bool = False, sides: bool = False) -> str:
@@ -159,7 +141,7 @@ def _by_length(name: str, lines: Lines, y: str, x: Axis | None = None, log: bool
                 part.set_gid(f"series-{each.number}")
         if sides:
             _colour_sides(axes)
-        for length in {each.trained for each in lines}:
+        for length in {each.result.trained_length for each in lines}:
             drawing.mark_trained(axes, length)
     return svg(figure, name)
 
@@ -176,16 +158,29 @@ def _colour_sides(axes: Axes) -> None:
 
 def spent(name: str, history: Sequence[Mapping[str, Any]]) -> str:
     """Returns the figure of a search's held-out loss against the tokens that it spent."""
-    checks = [row for row in history if row["held_out"]]
+    losses = {row["tokens"]: row["loss"] for row in history if row["held_out"]}
+    return _by_number(name, {"held out": losses}, "tokens spent", "loss (weighted, nats)")
+
+
+def _by_number(name: str, lines: Mapping[str, Mapping[int, float]], x: str, y: str) -> str:
+    """Returns a figure of positive numbers by a whole number."""
+    from matplotlib.ticker import MaxNLocator
+
     with in_style(6, 3.9, **{"font.size": 10}) as figure:
         axes = figure.subplots()
-        axes.plot([row["tokens"] for row in checks], [row["loss"] for row in checks], **drawing.style_of(0))
-        axes.set_xlabel("tokens spent")
-        axes.set_ylabel("held-out loss (weighted, nats)")
+        for number, (label, values) in enumerate(lines.items()):
+            axes.plot([*values], [*values.values()], label=label, **drawing.style_of(number) | {"markersize": 4})
+        axes.set_yscale("log")
+        drawing.log_ticks(axes)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.set_xlabel(x)
+        axes.set_ylabel(y)
+        axes.legend()
     return svg(figure, name)
 
 
 _REWRITTEN = {
+    r"\A.*?(?=<svg)": "",
     r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->": "",
     r' (?:width|height)="[\d.]+pt"': "",
     r'font-family: [^;"]*(?:; )?': "",
@@ -206,7 +201,6 @@ def svg(figure: Figure, name: str) -> str:
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
         figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
     text = file.getvalue()
-    text = text[text.index("<svg") :]
     for pattern, replacement in _REWRITTEN.items():
         text = re.sub(pattern, replacement, text, flags=re.DOTALL)
     return re.sub(r'( id="|url\(#|href="#)', rf"\1{name}-", text)

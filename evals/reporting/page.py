@@ -79,8 +79,8 @@ def page(runs: Sequence[StoredRun], title: str | None = None) -> str:
             tables = run.report
             for said in run.sentences:  # the page begins with these
                 tables = tables.replace(f"{said}\n", "", 1)
-            shown = {"html": to_html(tables), "figure": _figure(number, run)}
-            parts.append({"name": run.name, "said": run.sentences, **shown})
+            figure = _figure(number, run)
+            parts.append({"name": run.name, "said": run.sentences, "html": to_html(tables), "figure": figure})
     data = json.dumps(finite(page_data(runs)), allow_nan=False)
     return environment.get_template("page.html").render(
         title=title,
@@ -113,10 +113,11 @@ def _sections(series: Sequence[Series]) -> dict[str, object]:
     views = []
     for key, name in figures.QUANTITIES.items():
         figure, table = figures.against_length(series, key)
-        views.append({"key": key, "name": name, "figure": figure, "table": to_html(table)})
+        if figure:
+            views.append({"key": key, "name": name, "figure": figure, "table": to_html(table)})
     firsts = [each for each in schedules if each.schedule == each.result.baseline]
     return {
-        "curves": [view for view in views if view["figure"]],
+        "curves": views,
         "bases": [_against(each, schedules) for each in (schedules if len(schedules) <= FEW else firsts)],
         "base": firsts[0].number,
         "truncation": figures.changes("truncation", figures.against_truncation(schedules)),
@@ -160,10 +161,10 @@ def check_ours(path: Path) -> None:
     """
     try:
         content = checking.content(path, _LARGEST)
+        if content and _MARK not in content[:1000]:
+            raise Damaged("is not a page of ropescale")
     except Damaged as error:
         raise CheckpointError(f"cannot write {path}: the file there {error}; choose another file") from None
-    if content and _MARK not in content[:1000]:
-        raise CheckpointError(f"cannot write {path}: the file there is not a page of ropescale; choose another file")
 
 
 _LARGEST = 2**29

@@ -36,8 +36,7 @@ class StoredRun:
     def sentences(self) -> list[str]:
         """The conclusions, between a sentence that the run is not whole if it stopped, and one on what they rest."""
         rests_on = self.result.rests_on() if self.result else ""
-        said = [self.results.get("unfinished", ""), *self.results.get("sentences", ()), rests_on]
-        return list(filter(None, said))
+        return [*filter(None, [self.results.get("unfinished"), *self.results.get("sentences", ()), rests_on])]
 
     @property
     def report(self) -> str:

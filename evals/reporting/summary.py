@@ -28,14 +28,13 @@ def compared(runs: Sequence[StoredRun]) -> list[str]:
     same = all(result.same_tokens(before) for _, result in alike)
     if same and not others and _model(before) != _model(after):
         return of_two_models(after, before, (escaped(second), escaped(first)))
-    corner = "perplexity" if same else "bits per byte"
     cells = []
     for name, result in alike:
         for row in result.rows:
             value = row.ppl if same else row.bits_per_byte
             text = "-" if value is None else digits(value, 4)
             cells.append((f"{name}: {result.named(row.schedule)}", row.length, text))
-    return [table(corner, cells)]
+    return [table("perplexity" if same else "bits per byte", cells)]
 
 
 def _model(result: Result) -> tuple[str, str]:
