@@ -18,7 +18,7 @@ from ...files import read_given
 from ..parallel.processes import Sharing, World
 from ..progress import Notes
 from .base import Backend
-from .server import Server
+from .server import ServedModel, Server
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -239,8 +239,6 @@ class OnServers(OpenedModel):
         return read_configs(Path(self.path))
 
     def backend(self, here: World, logits_bytes: int | None = None) -> Backend:
-        from .served import ServedModel
-
         return ServedModel(self._servers, self.path, self.tokenizer)
 
 

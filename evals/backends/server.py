@@ -1,26 +1,44 @@
-"""A server that scores token ids with one model under one schedule, used like a variant of a loaded model."""
+"""Servers that score token ids. Each has one model under one schedule, and is used like a variant of a loaded model."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from concurrent.futures import Future
-from contextlib import AbstractContextManager, nullcontext
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 from pydantic import AliasChoices, BaseModel, Field
 
-from ...errors import DataError
+from ...adapters import read_configs
+from ...configs.configuration import trained_in
+from ...errors import DataError, RopescaleError, ServerError
+from ...output.formatting import named
 from ...schedules import specs
-from ..facts import AS_IS
-from ..scoring.batches import Arrays
+from ...schedules.base import length_dependent
+from ..data.documents import Document
+from ..data.prompts import Prompt, joined
+from ..facts import AS_IS, ModelFacts
+from ..progress import Notes
+from ..scoring.batches import Applied, Arrays, Batch, Feed
 from ..store import key_of
+from .base import Backend
 from .client import TIMEOUT, Client, Start
-from .engines import Asked, ServerEngine, engine_of
-from .schedules import HeldTables
+from .engines import Asked, Generating, Scoring, ServerEngine, engine_of
+from .schedules import HeldTables, Schedules
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+TOLERANCE = 0.05
+"""The largest mean difference, in nats per token, that rounding explains between two scores of a text. In half
+precision, rounding depends on the other requests in a batch."""
+
 
 UNNAMED = "served"
 """The label of a server with an unnamed schedule."""
@@ -140,3 +158,225 @@ class Server:
 def served_schedule(name: str) -> specs.ParsedSpec:
     """Parses the name of a served schedule. Both ``base`` and ``as-is`` name the unchanged model."""
     return specs.parse(AS_IS if name == "base" else name)
+
+
+# --- The backend ---
+
+
+class ServedModel(Backend):
+    """A model on one or several servers with distinct labels, used instead of a loaded model.
+
+    No weights are read, because servers do not expose theirs, which may differ from the folder's.
+
+    Args:
+        path: a folder with the model's configuration, or None.
+        tokenizer: the model's tokenizer, or None.
+
+    Raises:
+        DataError: two servers share a label, or one of several has no label.
+    """
+
+    def __init__(
+        self,
+        servers: Sequence[Server],
+        path: str | os.PathLike[str] | None,
+        tokenizer: PreTrainedTokenizerBase | None,
+    ) -> None:
+        self.servers, self.tokenizer = servers, tokenizer
+        names = [server.label for server in servers]
+        for server in servers:
+            if names.count(server.label) > 1 and server.label != UNNAMED:
+                server.label = f"{server.label} ({server.engine.name}, {server.engine.model})"
+        self.labels = [server.label for server in servers]
+        if len(self.labels) > 1 and len({*self.labels} - {UNNAMED}) < len(self.labels):
+            raise DataError("several servers need distinct labels; give served_as for every server", "served_as")
+        config: dict[str, Any] = {}
+        if path is not None:
+            with suppress(RopescaleError):  # a folder with only a tokenizer
+                config = read_configs(Path(path))[0]
+        stated = (config.get("text_config") or config).get("vocab_size", None if tokenizer is None else len(tokenizer))
+        self.vocabulary = stated if isinstance(stated, int) else None
+        self.trained = trained_in(config) if config else None
+        self.protocol = {"servers": {server.label: server.engine.about for server in self.servers}}
+        name = self.servers[0].engine.model
+        identity = key_of({"served": config or name})
+        self.facts: ModelFacts = {
+            "path": name if path is None else str(Path(path)),
+            "config_sha256": identity,
+            "weights": identity,
+            "dtype": "in the server's dtype",
+            "parameters": 0,
+        }
+        if self.vocabulary is not None:
+            self.facts["vocabulary"] = self.vocabulary
+        self.arithmetic = {}
+
+    def variants(self, schedules: Schedules, notes: Notes) -> tuple[Sequence[Server], str]:
+        """Returns the servers, and the label of the baseline: the requested one, else the unchanged model, else the
+        first server. The servers' labels are the schedules.
+
+        Raises:
+            DataError: no server has the requested label.
+        """
+        label = None if schedules.baseline is None else str(schedules.baseline)
+        if label is not None and label not in self.labels:
+            label = specs.spelled_out(served_schedule(label))
+        if label is not None and label not in self.labels:
+            raise DataError(f"no server has the baseline {label}; choose from {', '.join(self.labels)}", "baseline")
+        return self.servers, label or (AS_IS if AS_IS in self.labels else self.labels[0])
+
+    def as_trained(self, length: int) -> HeldTables:
+        for server in self.servers:
+            if server.is_unscaled:
+                return server.tables([length])[length]
+        raise DataError("no server has the model as it is (served_as base)", "served_as")
+
+    def texts(self, documents: Sequence[Document], bos: int | None, notes: Notes) -> ServedTexts:
+        return ServedTexts(documents, bos)
+
+    def answers(self, prompts: Sequence[Prompt], tables: HeldTables) -> ServedBatches:
+        def asking(batch: Batch[int]) -> Asking:
+            [prompt] = (prompts[number] for number in batch.feeds)
+            asked: list[Asked] = [Scoring(each.ids.tolist(), each.tokens, ranked=True) for each in prompt.questions]
+            if prompt.generation:
+                asked.append(Generating(prompt.generation.ids.tolist(), prompt.new_tokens))
+
+            def arrays(answers: Sequence[Arrays]) -> Arrays:
+                scores = [(each["nll"], each["first"]) for each in answers if "nll" in each]
+                return joined([prompt], scores, [each["ids"] for each in answers if "ids" in each])
+
+            return Asking(prompt.name, asked, arrays)
+
+        return ServedBatches(cast(Server, tables.variant), asking)
+
+    def limits(self, compared: bool) -> list[str]:
+        found = []
+        for server in self.servers:
+            with suppress(RopescaleError):  # the label may lack fields of its schedule
+                spec = server.asked
+                if not server.is_unscaled and isinstance(spec, specs.Spec) and length_dependent(spec.build()):
+                    found.append(
+                        f"note: in transformers the frequencies of {server.label} depend on the length; a server has "
+                        f"one table for all lengths, so its longest windows give the losses of shorter lengths"
+                    )
+        if compared:
+            found.append("the short-context cost (KL, top-1 agreement) is skipped: servers return no distributions")
+        return found
+
+    def tell_cost(self, tokens: int, notes: Notes) -> None:
+        for cost in sorted({server.engine.cost for server in self.servers} - {""}):
+            notes.tell(f"up to {tokens:,} tokens to score: {cost}")
+
+    def refuse(self, longest: int, notes: Notes) -> None:
+        """Checks that every server can score windows of this length with this tokenizer.
+
+        ``notes`` receives the messages of all requests.
+
+        Raises:
+            DataError, ServerError: as for :meth:`Server.refuse`.
+        """
+        for server in self.servers:
+            server.client.notes = notes
+            server.refuse(longest, self.tokenizer)
+
+
+@dataclass(frozen=True)
+class Asking:
+    """What a server is asked about a batch.
+
+    Attributes:
+        name: the batch's name for messages.
+        asked: the questions; the batch's "nll" begins with that of the first one.
+        arrays: returns the batch's numbers from the answers.
+    """
+
+    name: str
+    asked: Sequence[Asked]
+    arrays: Callable[[Sequence[Arrays]], Arrays]
+
+
+@dataclass(frozen=True)
+class ServedBatches:
+    """A scorer of batches of one window, or of one prompt, with a server; ``asking`` returns what it is asked."""
+
+    server: Server
+    asking: Callable[[Batch], Asking]
+
+    def score(self, batch: Batch) -> Arrays:
+        """Returns the numbers of one batch."""
+        [(_, scored)] = self.stream([batch])
+        return scored
+
+    def stream(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Arrays]]:
+        """Scores several batches at once, and yields them in order of completion.
+
+        If a request fails, completed batches are yielded before the error is raised, and pending batches are aborted.
+        """
+        most = self.server.concurrency
+        todo, pending = iter(batches), dict[Future[list[Arrays]], tuple[Batch, Asking]]()
+        with self.server.client.connected(most) as start:
+            while True:
+                for batch in islice(todo, most - len(pending)):
+                    asking = self.asking(batch)
+                    pending[self.server.begun(start, asking.asked)] = batch, asking
+                if not pending:
+                    return
+                failure = None
+                for future in wait(pending, return_when=FIRST_COMPLETED).done:
+                    batch, asking = pending.pop(future)
+                    try:
+                        answers = future.result()
+                    except ServerError as error:
+                        failure = type(error)(f"{asking.name}: {error}")
+                    else:
+                        yield batch, asking.arrays(answers)
+                if failure is not None:
+                    raise failure
+
+    def confirm(self, batch: Batch, before: Arrays) -> None:
+        """Checks that the server gives the same NLLs as before an interruption, up to rounding.
+
+        Raises:
+            ServerError: the NLLs differ.
+        """
+        first = self.asking(batch).asked[0]
+        [answer] = self.server.answers([first])
+        apart = float(np.abs(answer["nll"] - before["nll"][: first.count]).mean())
+        if apart > TOLERANCE:
+            raise ServerError(
+                f"{self.server.client.url} differs from the start of this run (by {apart:.3g} nats per token, and "
+                f"rounding explains at most {TOLERANCE:g}): it serves another model or schedule; serve the first one "
+                f"again, or start in another folder",
+                "out",
+            )
+
+
+@dataclass(frozen=True)
+class ServedTexts:
+    """A scorer of documents on servers, one window per batch."""
+
+    documents: Sequence[Document]
+    bos: int | None
+
+    def under(self, tables: HeldTables) -> ServedBatches:
+        """Returns the scorer on the server that has these tables."""
+
+        def asking(batch: Batch[Feed]) -> Asking:
+            [feed] = batch.feeds
+            document = self.documents[feed.document]
+            ids = [] if self.bos is None else [self.bos]
+            ids += map(int, document.ids[feed.window.start : feed.window.stop])
+            asked = [Scoring(ids, feed.window.count)]
+            return Asking(named(document.name), asked, lambda answers: {"nll": answers[0]["nll"]})
+
+        return ServedBatches(cast(Server, tables.variant), asking)
+
+    def go_on(self, limits: object, keep: object) -> None:
+        """Does nothing, because a server has its own memory."""
+
+    def check(self, first: Batch[Feed]) -> None:
+        """Does nothing, because a server's first response shows whether it can score."""
+
+    def compare(self, batch: Batch[Feed], one: Applied, others: Sequence[Applied]) -> list[Arrays]:
+        """Raises an error, because servers return no distributions."""
+        raise DataError("servers return no distributions, so predictions cannot be compared")

@@ -71,7 +71,7 @@ def read(source: str, options: ReadOptions) -> Iterator[Unread]:
         DataError: the folder cannot be read, the dataset is neither on the Hub nor in the cache, or the dataset lacks
             the split or the field.
     """
-    named = None if is_saved(source) else DATASETS.get(source)
+    named = None
     if is_saved(source):
         import datasets
 
@@ -79,9 +79,10 @@ def read(source: str, options: ReadOptions) -> Iterator[Unread]:
             loaded = datasets.load_from_disk(str(local_path(source)))
         except Exception as error:
             raise DataError(f"{source} is not a readable datasets folder: {first_line(error)}") from None
-    elif named is None:
+    elif source not in DATASETS:
         loaded = _on_hub(source, options.streaming)
     else:
+        named = DATASETS[source]
         commit = _commit(source, named)
         loaded = _on_hub(named.source, True, commit)
         options = replace(options, split=options.split or named.split)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -115,10 +115,9 @@ def prompt_row(row: Mapping[str, object], fields: PromptFields, name: str, sourc
         if not isinstance(text, str):
             raise DataError(f"{name}: field {field!r} is missing or not text; {has}", "prompt_field")
     prompt = "".join(map(str, texts))
-    field = fields.answer or next((each for each in ANSWERS if each in row), None)
-    if field is None or field not in row:
-        lacking = "field of answers" if field is None else f"field {field!r}"
-        raise DataError(f"{name} has no {lacking}; {has}", "answer_field")
+    field = fields.answer or next((each for each in ANSWERS if each in row), ANSWERS[0])
+    if field not in row:
+        raise DataError(f"{name} has no field {field!r} of answers; {has}", "answer_field")
     given = row[field]
     several = given if isinstance(given, (list, tuple)) else [given]
     answers = tuple(each for each in several if isinstance(each, str) and each.strip())
@@ -239,3 +238,29 @@ class Prompt:
     def needed(self) -> int:
         """The longer of prompt + answer and prompt + generation, in positions; the last token is never fed."""
         return max(self.length, len(self.generation.ids) + self.new_tokens - 1 if self.generation else 0)
+
+
+# --- Their numbers ---
+
+_NO_TOKEN = -1
+"""The id that pads shorter generated texts."""
+
+Scores = tuple[np.ndarray, np.ndarray]
+"""The NLL of each token of an answer in nats, fp32, and whether the token is ranked first, bool."""
+
+
+def joined(prompts: Sequence[Prompt], scores: Sequence[Scores], written: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+    """Returns the numbers of a batch of prompts.
+
+    "nll" and "first" have the scores of all answers, prompt after prompt; "ids" has the generated ids, int32 [prompts,
+    new tokens], padded with -1.
+
+    Args:
+        scores: the scores of each answer.
+        written: the generated ids of each prompt; empty without generation.
+    """
+    ids = np.full((len(prompts), prompts[0].new_tokens), _NO_TOKEN, np.int32)
+    for row, own in zip(ids, written):
+        row[: len(own)] = own
+    nll, first = zip(*scores, strict=True)
+    return {"nll": np.concatenate(nll), "first": np.concatenate(first), "ids": ids}

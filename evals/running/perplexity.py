@@ -335,13 +335,14 @@ def comparing(
 
     def complete(finished: Sequence[FinishedBatches]) -> None:
         unchanged = [[np.full(size, value, np.float32) for size in plan.sizes] for value in (0.0, 1.0)]
-        numbers = {}
+        numbers = {base.rotation: unchanged}
         for rotation, done in zip(distinct, finished, strict=True):
             numbers[rotation] = [assembled(plan, done.batches, name) for name in ("kl", "same")]
         # Each schedule feeds the windows once; the baseline's forward passes are added to the first schedule's.
         shares, found = {rotation: 1 if number else 2 for number, rotation in enumerate(distinct)}, []
         for other in others:
-            (kl, same), share = numbers.get(other.rotation, unchanged), shares.pop(other.rotation, 0)
+            kl, same = numbers[other.rotation]
+            share = shares.pop(other.rotation, 0)
             found.append(
                 Divergence(
                     schedule=other.variant.label,

@@ -31,7 +31,7 @@ Arrays = Mapping[str, np.ndarray]
 
 For windows, "nll" has the NLL in nats of each scored token, row after row, fp32. A comparison of predictions has "kl"
 and "same" of these tokens instead (:meth:`ropescale.evals.scoring.executor.Executor.compare`). For prompts, see
-:func:`ropescale.evals.backends.answering.joined`.
+:func:`ropescale.evals.data.prompts.joined`.
 """
 
 Form = Mapping[str, tuple[type[np.generic], tuple[int, ...]]]

@@ -227,8 +227,8 @@ def _refuse_useless(
 ) -> None:
     """Raises an error if an option has no effect, or a number of steps is invalid."""
     if (documents is None) != (lengths is None):
-        there, lacking = ("lengths", "eval_documents") if documents is None else ("eval_documents", "lengths")
-        raise DataError(f"{there} needs {lacking}; give both, or neither", there, lacking)
+        names = "eval_documents", "lengths"
+        raise DataError(f"{' and '.join(names)} need each other; give both, or neither", *names)
     given = [name for name, value in measuring.items() if value != getattr(PerplexityOptions, name, False)]
     if every is not None:
         given.append("every")

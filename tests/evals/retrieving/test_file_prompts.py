@@ -16,7 +16,7 @@ from tiny import byte_tokenizer, llama, naive_nll
 
 from ropescale.errors import DataError
 from ropescale.evals import retrieval
-from ropescale.evals.backends.answering import AnswerScorer
+from ropescale.evals.backends.loaded import AnswerScorer
 from ropescale.evals.data.documents import TextEncoder
 from ropescale.evals.data.prompts import PromptFields, PromptRow, followed_by, prompt_row
 from ropescale.evals.retrieving.prompt_set import RetrievalOptions, make_prompts
@@ -65,7 +65,7 @@ def test_rows_of_rulers_and_of_its_copies_hold_the_same_prompt():
 LACKING = [
     ({"text": "x", "outputs": ["y"]}, PromptFields(), "the prompt field of row is unknown; name it: text, outputs"),
     ({"input": "q", "context": "c", "answers": ["y"]}, PromptFields(), "the prompt field of row is unknown"),
-    ({"input": "x"}, PromptFields(), "row has no field of answers; it has input"),
+    ({"input": "x"}, PromptFields(), "row has no field 'outputs' of answers; it has input"),
     ({"input": "x", "outputs": ["a", " "]}, PromptFields(), "row: field 'outputs' holds no answer"),
     ({"input": " ", "outputs": "y"}, PromptFields(), "row: the prompt is empty"),
     ({"input": "x \ud800", "outputs": "y"}, PromptFields(), "row has a lone surrogate at character 2"),

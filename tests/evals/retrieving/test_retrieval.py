@@ -20,7 +20,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 import ropescale
 from ropescale.errors import DataError, RunError
-from ropescale.evals.backends.answering import AnswerScorer
+from ropescale.evals.backends.loaded import AnswerScorer
 from ropescale.evals.reference import CHECKPOINT
 from ropescale.evals.retrieving.prompt_set import RetrievalOptions, check_depths, make_prompts
 from ropescale.evals.retrieving.prompts import passkey_prompts

@@ -167,8 +167,8 @@ def test_training_is_bit_for_bit_the_same_with_and_without_measuring(source, tmp
 
 
 UNUSED = [
-    ({"eval_documents": DOCUMENTS}, "eval_documents needs lengths"),
-    ({"lengths": "64"}, "lengths needs eval_documents"),
+    ({"eval_documents": DOCUMENTS}, "eval_documents and lengths need each other"),
+    ({"lengths": "64"}, "eval_documents and lengths need each other"),
     ({"every": 2}, "every needs eval_documents"),
     ({"windows": 1}, "windows needs eval_documents"),
     ({"eval_documents": DOCUMENTS, "lengths": "64", "every": 0}, "every 0"),
