@@ -104,21 +104,15 @@ class PerplexityRun:
         self.batch_tokens = group.from_leader(self._as_before(store.last))
         runner = Runner(self.facts, store, group, self.notes)
         with self.backend.ready():
-            jobs, compared, last, told = self._taken(runner)
+            jobs, told = self._taken(runner)
             runner.go_on(self._texts)
             if not self.part.title:
                 if special := self.corpus.special:
                     self.notes.tell(
                         f"{special:,} tokens of the text are special tokens, which may mark the start or end of text"
                     )
-                to_run = runner.announce(self._about)
-                if told and (to_run or not last):
-                    self.notes.tell(told)
-                few = too_few(len(self.corpus.windows)) if len(self.variants) > 1 else ""
-                if to_run and few:
-                    self.notes.tell(f"{few}: differences are printed without one")
-                if to_run:
-                    self._announce(jobs, compared)
+                if runner.announce(self._about):
+                    self._announce(jobs, told)
                     self.backend.tell_cost(runner.tokens_left, self.notes)
             if runner.left:
                 self._texts.check(runner.left[0])
@@ -137,19 +131,16 @@ class PerplexityRun:
             **self.backend.arithmetic,
         }
 
-    def _announce(self, jobs: Sequence[Job], compared: Sequence[Task]) -> None:
-        """Tells the user the cost of the run, and what the backend cannot measure."""
-        own, stride = distinct(jobs), self.options.stride
-        total = sum(job.plan.positions for job in own)
-        if self.backend.compares and stride is not None:  # without a stride, the cost is obvious
-            self.notes.tell(f"{total:,} tokens to feed, in {sum(job.plan.windows for job in own):,} windows")
-        for task in compared if compared and compared[0].facts else ():
-            fed = (1 + len(task.facts)) * task.plan.positions
-            self.notes.tell(f"the short-context cost at {self._short:,} takes {fed:,} tokens more ({fed / total:.0%})")
-        if memory := self.backend.memory(_widest(jobs)):
-            self.notes.tell(memory)
-        for limit in self.backend.limits(self.options.short_context and self._short is not None):
-            self.notes.tell(limit)
+    def _announce(self, jobs: Sequence[Job], told: str) -> None:
+        """Tells the user about truncation, what so few documents cannot decide, memory, and what the backend cannot
+        measure."""
+        few = too_few(len(self.corpus.windows)) if len(self.variants) > 1 else ""
+        batches = (batch for job in jobs for batch in job.plan.batches)
+        widest = max(batches, key=lambda batch: (batch.fed, batch.positions))  # in memory, by the estimate
+        limits = self.backend.limits(self.options.short_context and self._short is not None)
+        undecided = few and f"{few}: differences are printed without one"
+        for note in filter(None, [told, undecided, self.backend.memory(widest), *limits]):
+            self.notes.tell(note)
 
     @property
     def _short(self) -> int | None:
@@ -158,9 +149,8 @@ class PerplexityRun:
 
     # --- planning ---
 
-    def _taken(self, runner: Runner) -> tuple[list[Job], list[Task], list[Task], str]:
-        """Adds all tasks to a runner, and returns the jobs, the tasks of the short-context cost and of truncation, and
-        a note on truncation."""
+    def _taken(self, runner: Runner) -> tuple[list[Job], str]:
+        """Adds all tasks to a runner, and returns the jobs, and a note on truncation."""
         jobs: list[Job] = []
         for variant in self.variants:
             held = variant.tables(self.corpus.lengths)  # raises an error if the schedule does not fit
@@ -169,22 +159,22 @@ class PerplexityRun:
                 jobs += [Job(tables, (length,), self._plan(length)) for length, tables in held.items()]
             else:  # as few passes as the tables allow
                 jobs += [Job(tables, lengths, self._plan(lengths[-1])) for tables, lengths in passes_of(held)]
-        compared = self._comparing(jobs)
         rest = self.part.further_positions + sum(job.plan.positions for job in distinct(jobs))
         planned, told = plan_truncation(
             self.corpus, self.backend.trained, self.backend.as_trained, rest, self.batch_tokens
         )
         form = per_token(nll=np.float32)
-        tasks, last = [], []
+        tasks = []
         for job in jobs:
             title = self.part.title or f"{job.label} at {job.lengths[-1]:,}"
             tasks.append(task_of(title, job, self._texts.under(job.tables), partial(self._finish, job), form))
+        tasks += self._comparing(jobs)
         if planned:
             title, scorer = f"truncation to {planned.lengths[-1]:,}", self._texts.under(planned.tables)
             finish = partial(self._finish_truncation, planned)
-            last = [task_of(title, planned, scorer, finish, form, truncation=planned.stride)]
-        runner.take([*tasks, *compared, *last])
-        return jobs, compared, last, told
+            tasks.append(task_of(title, planned, scorer, finish, form, truncation=planned.stride))
+        runner.take(tasks)
+        return jobs, told
 
     def _comparing(self, jobs: Sequence[Job]) -> list[Task]:
         """Returns the task of the short-context cost, which compares every schedule with the baseline at one length."""
@@ -294,11 +284,6 @@ class PerplexityRun:
     def _finish_truncation(self, job: Job, finished: Mapping[int, Arrays]) -> None:
         nll = assembled(job.plan, finished, "nll")
         self.truncation = Truncation(job.lengths[-1], job.stride, job.tables.table_sha256, nll)
-
-
-def _widest(jobs: Iterable[Job]) -> Batch:
-    """Returns the batch with the largest estimated memory."""
-    return max((batch for job in jobs for batch in job.plan.batches), key=lambda batch: (batch.fed, batch.positions))
 
 
 # --- Its tasks ---
