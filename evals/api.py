@@ -144,7 +144,8 @@ def perplexity(
         RunError: logits are NaN or infinite, or a window does not fit into memory.
         CheckpointError: ``out`` cannot be written, contains another kind of run, or is in use by another process.
     """
-    stated, notes = locals(), _notes(progress)
+    stated = locals()
+    notes = _notes(progress)
     options = made(
         PerplexityOptions,
         stated,
@@ -234,7 +235,8 @@ def retrieval(
         RunError: logits are NaN or infinite, or a prompt does not fit into memory.
         CheckpointError: ``out`` cannot be written, contains another kind of run, or is in use by another process.
     """
-    stated, notes = locals(), _notes(progress)
+    stated = locals()
+    notes = _notes(progress)
     from .retrieving.prompt_set import RetrievalOptions, make_prompts
 
     options = made(RetrievalOptions, stated, notes=notes)
@@ -316,8 +318,10 @@ def recommend(
         RunError: logits are NaN or infinite, or a window does not fit into memory.
         CheckpointError: ``out`` cannot be written, contains another kind of run, or is in use by another process.
     """
-    stated, notes = locals(), _notes(progress)
-    given, target = opened(model, tokenizer, path), parse_length(target_length)
+    stated = locals()
+    notes = _notes(progress)
+    given = opened(model, tokenizer, path)
+    target = parse_length(target_length)
     patching = options_in(stated, "target_length")
     text = made(PerplexityOptions, stated, short_context=False, patching=patching, notes=notes)
     named = {"name": given.checkpoint.name, "revision": given.checkpoint.revision} if given.checkpoint else {}
@@ -385,8 +389,10 @@ def search(
         RunError: the logits are not finite.
         CheckpointError: ``out`` cannot be written, was not written by a search, or is in use by another process.
     """
-    stated, notes = locals(), _notes(progress)
-    given, target = opened(model, tokenizer, path), parse_length(target_length)
+    stated = locals()
+    notes = _notes(progress)
+    given = opened(model, tokenizer, path)
+    target = parse_length(target_length)
     options = made(SearchOptions, stated, patching=options_in(stated, "target_length"), notes=notes)
     if given.served:
         raise DataError("a search computes gradients, which servers do not; give a loaded model or a checkpoint")
@@ -447,7 +453,8 @@ def keys(
         CheckpointError: ``out`` cannot be written, or has other content.
     """
     check_window(window, stride, max_length)
-    given, notes = opened(model, tokenizer, path), _notes(progress)
+    given = opened(model, tokenizer, path)
+    notes = _notes(progress)
     file = folder = None
     if out is not None:
         file = writable_file(out, check_replaceable)

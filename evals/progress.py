@@ -90,8 +90,11 @@ class Progress:
         whole: Progress | None = None,
         line: int = 0,
     ) -> None:
-        self._nll, self._scored, self.shown = 0.0, 0, shown
-        self._title, self._whole = cut(title, _TITLE), whole
+        self._nll = 0.0
+        self._scored = 0
+        self.shown = shown
+        self._title = cut(title, _TITLE)
+        self._whole = whole
         alone = whole is None or not whole.shown or sys.stderr.isatty()
         self._bar = _Bar(self._title, total, shown and alone, line)
 

@@ -71,7 +71,9 @@ class FinishedBatches:
     """
 
     def __init__(self, store: Store, key: str, batches: dict[int, Arrays]) -> None:
-        self._store, self.key, self.batches = store, key, batches
+        self._store = store
+        self.key = key
+        self.batches = batches
 
     def put(self, number: int, arrays: Arrays) -> None:
         """Stores a finished batch.
@@ -97,7 +99,8 @@ class Store:
     """
 
     def __init__(self, folder: Path | None = None, rank: int = 0, others: tuple[Path, ...] = ()) -> None:
-        self.folder, self._others = folder, others
+        self.folder = folder
+        self._others = others
         self._path = folder / f"{rank}.records" if folder is not None else None
         self._file: BinaryIO | None = None
         self._passes: dict[str, FinishedBatches] = {}
@@ -192,7 +195,8 @@ class Store:
 
 def _headers(file: BinaryIO) -> Iterator[tuple[bytes, int, int, bytes]]:
     """Yields the key, number, size and digest of each record, with the file at the record's content."""
-    whole, at = file.seek(0, os.SEEK_END), 0
+    whole = file.seek(0, os.SEEK_END)
+    at = 0
     while at + _HEADER.size <= whole:
         file.seek(at)
         mark, key, number, size, digest = _HEADER.unpack(file.read(_HEADER.size))
@@ -239,7 +243,8 @@ def opened(out: Path, fresh: bool = False, group: Group | None = None) -> Iterat
     Raises:
         CheckpointError: another process uses the store, or it cannot be written.
     """
-    group, folder = group or Group(World()), out / FOLDER
+    group = group or Group(World())
+    folder = out / FOLDER
     world = group.world
     with group.leader_first(_held(folder, fresh)):
         writing = {folder / f"{rank}.records" for rank in range(0, world.size, world.team)}

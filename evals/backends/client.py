@@ -124,7 +124,8 @@ class Client:
     """
 
     def __init__(self, url: str, timeout: float = TIMEOUT) -> None:
-        self.timeout, self.notes = timeout, Notes()
+        self.timeout = timeout
+        self.notes = Notes()
         try:
             parts = http.URL(url.strip())
         except http.InvalidURL:
@@ -192,7 +193,10 @@ class Client:
 
     async def _answer(self, pool: http.AsyncClient, call: Call) -> bytes:
         """Returns the body of a response. All attempts together wait at most ``timeout`` seconds for the server."""
-        clock, left, pause, lost = asyncio.get_running_loop().time, self.timeout, PAUSE, 0
+        clock = asyncio.get_running_loop().time
+        left = self.timeout
+        pause = PAUSE
+        lost = 0
         problems: list[str] = []
         while len(problems) < ATTEMPTS and lost < UNREACHABLE and left > 0:
             if problems:
@@ -214,7 +218,8 @@ class Client:
                 continue
             finally:
                 left -= clock() - began
-            self._has_answered, status = True, response.status_code
+            self._has_answered = True
+            status = response.status_code
             if status != 200 and _NAN in content:
                 raise NotANumber(f"{self.url} computes NaN: it responds with {status}{self._reason(content)}")
             if status == 200:
@@ -250,7 +255,8 @@ class Client:
 
     async def _once(self, pool: http.AsyncClient, call: Call) -> tuple[http.Response, bytes]:
         """Returns one response and its body."""
-        content, method = bytearray(), "GET" if call.body is None else "POST"
+        content = bytearray()
+        method = "GET" if call.body is None else "POST"
         async with pool.stream(method, self.url + call.path, json=call.body) as response:
             async for piece in response.aiter_raw():
                 content += piece

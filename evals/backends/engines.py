@@ -101,7 +101,11 @@ class ServerEngine(ABC):
     reserved: ClassVar[int] = 0
 
     def __init__(self, card: Card, limit: int | None, version: str, url: str) -> None:
-        self.card, self.model, self.limit, self.version, self.url = card, card.id, limit, version, url
+        self.card = card
+        self.model = card.id
+        self.limit = limit
+        self.version = version
+        self.url = url
 
     @property
     def bits(self) -> float | None:
@@ -202,7 +206,8 @@ class PromptScoring(ServerEngine):
             return self.generated(asked, generated)
         if len(positions) != len(asked.ids) - 1:
             raise ServerError(f"{self.url} sent {len(positions):,} log-probabilities for {len(asked.ids) - 1:,} tokens")
-        nll, first = list[float](), list[bool]()
+        nll = list[float]()
+        first = list[bool]()
         for number, (tokens, id) in enumerate(zip(positions, asked.ids[1:], strict=True), 1):
             token = (tokens or {}).get(id)
             if token is None:

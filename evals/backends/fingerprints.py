@@ -119,7 +119,8 @@ def parameters_fingerprint(model: nn.Module) -> str:
     """
     digest = hashlib.sha256(json.dumps(adapters(model), sort_keys=True).encode())
     with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1)) as pool:
-        elsewhere, hashes = _put_elsewhere(model), list[tuple[str, str | Future[str]]]()
+        elsewhere = _put_elsewhere(model)
+        hashes = list[tuple[str, str | Future[str]]]()
         for name, tensor in itertools.chain(model.named_parameters(), model.named_buffers()):
             if not name.endswith("inv_freq"):
                 # A sharded tensor is gathered from several processes, so in this thread and in order.
@@ -136,7 +137,8 @@ def parameters_fingerprint(model: nn.Module) -> str:
 def adapters(model: nn.Module) -> dict[str, dict[str, object]]:
     """Returns the adapter state of each PEFT layer: the active and the merged adapters, and plain values."""
     layers: dict[str, Any] = {name: each for name, each in model.named_modules() if hasattr(each, "_disable_adapters")}
-    plain, found = (bool, int, float, str, type(None)), dict[str, dict[str, object]]()
+    plain = (bool, int, float, str, type(None))
+    found = dict[str, dict[str, object]]()
     for name, layer in layers.items():
         found[name] = {
             "active": [] if layer._disable_adapters else list(layer.active_adapters),
@@ -232,7 +234,9 @@ def rotation_sha256(model: nn.Module) -> str:
 def arithmetic(model: PreTrainedModel) -> dict[str, str]:
     """Returns the facts that determine rounding: the device, its libraries and precision, the attention implementation,
     versions, and tensor parallelism."""
-    shares, installed, device = getattr(model, "tp_size", None) or 1, versions(), device_of(model)
+    shares = getattr(model, "tp_size", None) or 1
+    installed = versions()
+    device = device_of(model)
     return {
         "device": _device_name(device),
         "precision": precision(device.type),
@@ -245,7 +249,8 @@ def arithmetic(model: PreTrainedModel) -> dict[str, str]:
 
 def _cuda_settings() -> dict[str, str]:
     """Returns what else changes the rounding of a pass on the same card: CUDA, cuDNN, and the kernels of attention."""
-    backends, cuda = torch.backends, torch.backends.cuda
+    backends = torch.backends
+    cuda = torch.backends.cuda
     kernels = {
         "flash": cuda.flash_sdp_enabled(),
         "cudnn": cuda.cudnn_sdp_enabled(),

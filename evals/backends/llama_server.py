@@ -72,7 +72,8 @@ class LlamaServer(ServerEngine):
         ids = list(asked.ids)
         if isinstance(asked, Generating):
             return self.generated(asked, (await self._written(send, asked)).tokens)
-        nll, first = list[float](), list[bool]()
+        nll = list[float]()
+        first = list[bool]()
         for position in range(len(ids) - asked.count, len(ids)):
             logprob, best = await self._scored(send, ids, position)
             nll.append(self.nll(ids[position], logprob, position))
@@ -88,7 +89,8 @@ class LlamaServer(ServerEngine):
 
     async def _scored(self, send: Send, ids: Sequence[int], position: int) -> tuple[float | None, int]:
         """Returns the log-probability of the token at a position, and the most likely token there."""
-        before, wanted = list(ids[:position]), ids[position]
+        before = list(ids[:position])
+        wanted = ids[position]
         if entry := await self._forced(send, before, wanted):
             self._plain = wanted
             return entry.logprob, entry.tops[0].id

@@ -57,7 +57,9 @@ class Variant:
         label: str = "",
         is_unpatched: bool = False,
     ) -> None:
-        self.model, self.asked, self.plan = model, schedule, plan
+        self.model = model
+        self.asked = schedule
+        self.plan = plan
         self.label = label or spelled_out(schedule)
         self.is_unpatched = is_unpatched
 
@@ -244,7 +246,8 @@ class AnswerScorer:
 
     def _scored(self, logits: torch.Tensor, ids: torch.Tensor, count: int, name: str) -> Scores:
         """Scores the last ``count`` ids with the last ``count`` rows of logits, [tokens, vocabulary]."""
-        targets, logits = ids[-count:].to(logits.device), logits[-count:].float()
+        targets = ids[-count:].to(logits.device)
+        logits = logits[-count:].float()
         nll = torch.logsumexp(logits, dim=1) - logits.gather(1, targets[:, None]).squeeze(1)
         if not bool(torch.isfinite(nll).all()):
             raise not_finite(self.model, f"in {name}")
@@ -274,7 +277,8 @@ class LoadedModel(Backend):
         scorer: Scorer | None = None,
         as_is: Variant | None = None,
     ) -> None:
-        self._as_is, self._path = as_is or Variant(model, is_unpatched=True), path
+        self._as_is = as_is or Variant(model, is_unpatched=True)
+        self._path = path
         self._plans: dict[str, Plan] = {}
         self.scorer = scorer or Scorer(model, logits_bytes)
         self.model: PreTrainedModel = self.scorer.model

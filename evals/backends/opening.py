@@ -80,7 +80,8 @@ class Checkpoint:
         Raises:
             RopescaleError: the template cannot be read.
         """
-        trusted, adapter = self.trust_remote_code, self.adapter
+        trusted = self.trust_remote_code
+        adapter = self.adapter
         if adapter is None:
             tokenizer = load_tokenizer(self.folder, trust_remote_code=trusted)
         else:
@@ -131,7 +132,8 @@ class OpenedModel(ABC):
     labels: Sequence[str] = ()
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase | None, path: str | os.PathLike[str] | None) -> None:
-        self.path, self._tokenizer = path, tokenizer
+        self.path = path
+        self._tokenizer = tokenizer
         self.checkpoint = path if isinstance(path, Checkpoint) else None
 
     @property
@@ -230,7 +232,8 @@ class OnServers(OpenedModel):
         path: str | os.PathLike[str] | None,
     ) -> None:
         super().__init__(tokenizer, path)
-        self._servers, self.labels = servers, [each.label for each in servers]
+        self._servers = servers
+        self.labels = [each.label for each in servers]
 
     @property
     def configs(self) -> tuple[Config, Config]:

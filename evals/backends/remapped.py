@@ -65,7 +65,9 @@ class Remapped(Variant):
 
     def __init__(self, model: PreTrainedModel, scale: bool, is_unpatched: bool = False) -> None:
         super().__init__(model, label=f"{REFERENCE}{'' if scale else ', no scale'}", is_unpatched=is_unpatched)
-        self._config, self._scale, self._length = text_config(model), scale, 0
+        self._config = text_config(model)
+        self._scale = scale
+        self._length = 0
         self._trained = trained_length(model) or 0
         self._probed: dict[nn.Module, torch.Tensor] = {}
 
@@ -102,7 +104,8 @@ class Remapped(Variant):
 
     def _check(self) -> None:
         """Refuses models that do not turn every key whole, as a probe at two places shows."""
-        ids, probes = torch.arange(_PROBE, device=next(self.model.parameters()).device), []
+        ids = torch.arange(_PROBE, device=next(self.model.parameters()).device)
+        probes = []
         for start in (0, _SHIFT):
             self._probed = {}
             with torch.no_grad(), evaluating(self.model):
@@ -129,7 +132,8 @@ class Remapped(Variant):
         **others: Any,
     ) -> tuple[torch.Tensor, None]:
         """Computes a layer's attention; arguments and result are those of transformers' attention functions."""
-        size, limit = key.shape[2], sliding_window or self._length
+        size = key.shape[2]
+        limit = sliding_window or self._length
         is_padded = attention_mask is not None and size <= limit
         if module.config is not self._config or not query.shape[2] == size <= self._length or is_padded:
             raise ConfigError(
@@ -141,21 +145,22 @@ class Remapped(Variant):
         at = torch.arange(size, device=key.device)
         growth = 0.1 * self._scale * ((at[:, None] + 1) / self._trained).log().clamp(min=0)
         query = (query * scaling * (1 + growth) ** 2).to(query.dtype)
-        far_query, far_key, window = query, key, limit
+        far_query = query
+        far_key = key
+        window = limit
         if limit > self._trained:
             if size == _PROBE:
                 self._probed[module] = key
             window = self._trained // 2
             group = (self._length - 1 - window) // (self._trained - window) + 1
             held_back = torch.floor((at - window) / group).long() + window
-            far_query, far_key = (
-                self._turned(module, query, held_back - at),
-                self._turned(module, key, at // group - at),
-            )
+            far_query = self._turned(module, query, held_back - at)
+            far_key = self._turned(module, key, at // group - at)
         found = []
         for start in range(0, size, _BLOCK):
             near = slice(max(0, start - window + 1), min(start + _BLOCK, size))
-            far, rows = slice(0, max(0, near.stop - window)), slice(start, near.stop)
+            far = slice(0, max(0, near.stop - window))
+            rows = slice(start, near.stop)
             distance = at[rows, None] - torch.cat([at[far], at[near]])
             is_far = torch.arange(distance.shape[1], device=key.device) < far.stop
             seen = (is_far == (distance >= window)) & (distance >= 0) & (distance < limit)
@@ -182,7 +187,8 @@ class Remapped(Variant):
         (_, rotary), *more = rotary_modules(self.model)
         if more:
             raise ConfigError("it has several rotary modules")
-        kinds, wide = layer_keys(rotary), states.float()
+        kinds = layer_keys(rotary)
+        wide = states.float()
         kind = kinds[0] if len(kinds) == 1 else self._config.layer_types[module.layer_idx]
         tables = rotary(wide, shift[None], *kinds[1:] and [kind])
         cos, sin = (table / live_table(rotary, kind)[1] for table in tables)

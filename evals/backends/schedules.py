@@ -65,7 +65,8 @@ def requested(
     """Returns the schedules of a call; several factors multiply the schedules that take one."""
     given = [schedules] if isinstance(schedules, (str, Mapping)) or callable(schedules) else list(schedules)
     if isinstance(factor, Sequence):
-        given, factor = list(with_each_factor(given, factor)), None
+        given = list(with_each_factor(given, factor))
+        factor = None
     return Schedules(given, baseline, {**patching, "factor": factor}, measures_own=True, remapped=remapped)
 
 
@@ -91,7 +92,8 @@ def filled(asked: Schedules, configs: Callable[[bool], Mapping[str, object]], lo
     config = configs(request.on_top)
     complete: list[ParsedSpec] = []
     plans: dict[str, Plan] = {}
-    without, trained = [], 0
+    without = []
+    trained = 0
     for spec in every:
         if is_as_is(spec):
             complete.append(spec)

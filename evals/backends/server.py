@@ -86,7 +86,9 @@ class Server:
         self.asked = served_schedule(served_as or AS_IS)
         self.label = UNNAMED if served_as is None else specs.spelled_out(self.asked)
         self.is_unscaled = self.label == AS_IS
-        self.name, self.client, self._concurrency = name, Client(url, timeout), concurrency
+        self.name = name
+        self.client = Client(url, timeout)
+        self._concurrency = concurrency
 
     @cached_property
     def engine(self) -> ServerEngine:
@@ -120,7 +122,8 @@ class Server:
             DataError: the longest window exceeds the server's limit, or the server's tokenizer differs.
             ServerError: the server cannot be reached, or cannot score.
         """
-        url, engine = self.client.url, self.engine
+        url = self.client.url
+        engine = self.engine
         if engine.longest is not None and longest > engine.longest:
             raise DataError(
                 f"{url} takes at most {engine.longest:,} positions, and the longest window has {longest:,}; raise "
@@ -182,7 +185,8 @@ class ServedModel(Backend):
         path: str | os.PathLike[str] | None,
         tokenizer: PreTrainedTokenizerBase | None,
     ) -> None:
-        self.servers, self.tokenizer = servers, tokenizer
+        self.servers = servers
+        self.tokenizer = tokenizer
         names = [server.label for server in servers]
         for server in servers:
             if names.count(server.label) > 1 and server.label != UNNAMED:
@@ -313,7 +317,8 @@ class ServedBatches:
         If a request fails, completed batches are yielded before the error is raised, and pending batches are aborted.
         """
         most = self.server.concurrency
-        todo, pending = iter(batches), dict[Future[list[Arrays]], tuple[Batch, Asking]]()
+        todo = iter(batches)
+        pending = dict[Future[list[Arrays]], tuple[Batch, Asking]]()
         with self.server.client.connected(most) as start:
             while True:
                 for batch in islice(todo, most - len(pending)):

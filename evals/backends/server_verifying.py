@@ -156,14 +156,16 @@ def verify_served(
             f"{folder} has a tokenizer that cannot build a text of {size:,} tokens; give a shorter length"
         )
     count = min(size - 1, size - trained + PAST)
-    verdict, engine = NOT_PROVED, server.engine
+    verdict = NOT_PROVED
+    engine = server.engine
     few = engine.bits if engine.bits and engine.bits < FEW_BITS else None
     if engine.cost:
         server.client.notes.tell(f"{count:,} tokens to score: {engine.cost}")
     try:
         nll = server.answers([Scoring(ids, count)])[0]["nll"]
     except NotANumber:
-        nll, verdict = np.full(count, np.nan), NAN
+        nll = np.full(count, np.nan)
+        verdict = NAN
         if isinstance(engine, PromptScoring):
             verdict += f"; the table is probably shorter than {engine.limit_option.partition(',')[0]}"
     else:
@@ -232,7 +234,8 @@ def _explained(apart: np.ndarray, spreads: np.ndarray, past: int) -> np.ndarray:
         spreads: the same for imitated rounding.
         past: the first token past the trained length.
     """
-    explained, within = spreads[:, past:].mean(axis=1), spreads[:, :past].mean(axis=1)
+    explained = spreads[:, past:].mean(axis=1)
+    within = spreads[:, :past].mean(axis=1)
     seen = apart[:, :past].mean(axis=1) / np.maximum(within, EXACT)
     return np.minimum(MARGIN, GROWTH * seen) * explained
 

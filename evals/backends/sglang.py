@@ -53,7 +53,8 @@ class SGLang(PromptScoring):
         positions: list[Position] = [{id: {"logprob": value}} for value, id, *_ in answer.prompt or []]
         for position, tops in zip(positions, answer.tops or [], strict=False):
             for id, token in (position or {}).items():
-                token["rank"] = (1 if tops[0][1] == id else 2) if tops else None
+                if tops:
+                    token["rank"] = 1 if tops[0][1] == id else 2
         return positions[self.unscored :], answer.output_ids
 
     async def drafted(self, send: Send, asked: Generating) -> Iterable[float]:

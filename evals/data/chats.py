@@ -132,7 +132,8 @@ def rendered(chat: Chat, tokenizer: PreTrainedTokenizerBase, assistant: bool = F
     text = _written(chat, tokenizer, chat.messages)
     fast = bool(getattr(tokenizer, "is_fast", False))
     encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=fast, verbose=False)
-    ids, offsets = list(encoded["input_ids"]), encoded["offset_mapping"] if fast else None
+    ids = list(encoded["input_ids"])
+    offsets = encoded["offset_mapping"] if fast else None
     scored = None
     if assistant:
         if offsets is None:

@@ -322,7 +322,8 @@ class Document:
 
     def part(self, start: int, stop: int | None) -> Document:
         """Returns the window of the document's tokens ``[start, stop)``."""
-        ends, scored = self.byte_ends, self.scored
+        ends = self.byte_ends
+        scored = self.scored
         before = int(ends[start - 1]) if ends is not None and start else 0
         return replace(
             self,

@@ -89,7 +89,8 @@ def read(source: str, options: ReadOptions) -> Iterator[Unread]:
         options.resolved[source] = f"{named.source}@{commit}, {options.split}"
     rows, part = _rows(loaded, source, options.split)
     if named and options.prompt_field is None:  # prompts are sorted by task, so the first ones would be of one task
-        options, rows = replace(options, text_field=options.text_field or named.field), islice(rows, MOST)
+        options = replace(options, text_field=options.text_field or named.field)
+        rows = islice(rows, MOST)
         options.resolved[source] += f", {options.text_field}, at most {MOST} documents"
     return documents_of(rows, part, options, source)
 
@@ -143,11 +144,13 @@ def _rows(loaded: Loaded, source: str, split: str | None) -> tuple[Iterable[tupl
     The default split is "test" or the only one. The rows have Python values, independent of the dataset's format.
     """
     if isinstance(loaded, dict):
-        wanted = split if split is not None else "test" if "test" in loaded or len(loaded) != 1 else next(iter(loaded))
+        usual = next(iter(loaded)) if len(loaded) == 1 else "test"
+        wanted = usual if split is None else split
         if wanted not in loaded:
             wrong = "has several splits" if split is None else f"has no split {split!r}"
             raise DataError(f"{source} {wrong}; choose one: {', '.join(map(str, loaded))}", "split")
-        loaded, source = loaded[wanted], f"{source} {wanted}"
+        loaded = loaded[wanted]
+        source = f"{source} {wanted}"
     elif split is not None:
         raise DataError(f"split is given, and {source} has no splits; leave it out", "split")
     return enumerate(loaded.with_format(None)), f"{source} row"

@@ -127,7 +127,8 @@ def prompt_row(row: Mapping[str, object], fields: PromptFields, name: str, sourc
         raise DataError(f"{name}: the prompt is empty; give text in it", "prompt_field")
     for text in (prompt, *answers):
         Text(name, text)  # refuses text that UTF-8 cannot encode
-    task, tokens = row.get("task"), row.get("max_new_tokens")
+    task = row.get("task")
+    tokens = row.get("max_new_tokens")
     return PromptRow(
         name,
         prompt,

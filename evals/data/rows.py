@@ -56,7 +56,8 @@ class Format:
 
 
 def _share_gpt(row: Row, name: str) -> object:
-    turns, messages = row["conversations"], _system(row)
+    turns = row["conversations"]
+    messages = _system(row)
     if not isinstance(turns, list):
         raise DataError(f"{name}: field 'conversations' is not a list of messages")
     for number, turn in enumerate(turns, start=1):
@@ -71,7 +72,8 @@ def _share_gpt(row: Row, name: str) -> object:
 
 
 def _alpaca(row: Row, name: str) -> object:
-    messages, history = _system(row), row.get("history") or []
+    messages = _system(row)
+    history = row.get("history") or []
     if not isinstance(history, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in history):
         raise DataError(f"{name}: field 'history' is not a list of pairs of an instruction and an output")
     asked = "\n".join(str(row[field]) for field in ("instruction", "input") if row.get(field))
@@ -81,7 +83,8 @@ def _alpaca(row: Row, name: str) -> object:
 
 
 def _completion(row: Row, name: str) -> object:
-    prompt, completion = row["prompt"], row["completion"]
+    prompt = row["prompt"]
+    completion = row["completion"]
     if isinstance(prompt, list) and isinstance(completion, list):
         return [*prompt, *completion]
     if isinstance(prompt, str) and isinstance(completion, str):
@@ -296,7 +299,8 @@ def documents_of(rows: Iterable[tuple[int, Row]], part: str, options: ReadOption
         for each in form.fields:
             if each not in row:
                 raise DataError(f"{name} has no field {each!r}; it has {', '.join(row) or 'none'}")
-        text_field, value = form.fields[0], form.read(row, name)
+        text_field = form.fields[0]
+        value = form.read(row, name)
         if isinstance(value, list) and value:
             read = _chat if isinstance(value[0], dict) else _ids
             yield read(name, text_field, value, row)

@@ -68,7 +68,8 @@ def _folder(source: str, options: ReadOptions) -> Iterator[Unread]:
             raise DataError(f"no .jsonl file in {source}; give JSON lines with a prompt and its answers in each row")
         yield from chain.from_iterable(rows_of(str(path), options) for path in paths)
         return
-    count, runs = 0, {path.parent for path in files if path.name == "results.json" and _is_run(path)}
+    count = 0
+    runs = {path.parent for path in files if path.name == "results.json" and _is_run(path)}
     for path in files:
         name = str(path.relative_to(local_path(source)))
         if runs.intersection(path.parents):
@@ -95,7 +96,8 @@ def _files(source: str, glob: str | None) -> list[Path]:
     Raises:
         DataError: no file matches, or the pattern matches paths outside the folder.
     """
-    root, pattern = local_path(source), "*" if glob is None else glob
+    root = local_path(source)
+    pattern = "*" if glob is None else glob
     try:
         paths = list(root.glob(pattern) if "/" in pattern else root.rglob(pattern) if pattern else [])
         below = [path.relative_to(root) for path in paths if path != root]

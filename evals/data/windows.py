@@ -62,11 +62,13 @@ def sliding(tokens: int, length: int, stride: int, bos: bool) -> Iterator[Window
     first = prefix(length, bos)
     if tokens <= first.scored:
         return
-    start, scored = 0, first.scored
+    start = 0
+    scored = first.scored
     while scored < tokens:
         stop = min(start + first.stop, tokens)
         yield Window(start, stop, scored)
-        start, scored = start + stride, stop
+        start += stride
+        scored = stop
 
 
 def truncated(tokens: int, length: int, stride: int, bos: bool) -> Iterator[Window]:
@@ -150,7 +152,8 @@ def windows_by_document(windows: Sequence[int], chosen: Iterable[int]) -> list[i
         windows: the number of windows per document.
         chosen: the numbers of the windows.
     """
-    wanted, edges = set(chosen), pairwise(accumulate(windows, initial=0))
+    wanted = set(chosen)
+    edges = pairwise(accumulate(windows, initial=0))
     return [count for count in (len(wanted & set(range(*edge))) for edge in edges) if count]
 
 
@@ -215,7 +218,8 @@ class Cutter:
     """
 
     def __init__(self, limits: Limits, encoder: TextEncoder | None) -> None:
-        self.limits, self._encoder = limits, cast(TextEncoder, encoder)
+        self.limits = limits
+        self._encoder = cast(TextEncoder, encoder)
         self.longest: tuple[str, int] | None = None
         self.skipped = {"too_short": 0, "empty": 0, "duplicates": 0}
         self._known: set[str] = set()
@@ -258,16 +262,19 @@ class Cutter:
 
     def _first(self, text: Source) -> Cut | None:
         """Returns the first window of a text, or counts the text as skipped and returns None if it is too short."""
-        size, needed = self.limits.size, self.limits.needed
+        size = self.limits.size
+        needed = self.limits.needed
         if isinstance(text, Text) and self.limits.windows == 1 and len(text.text) <= _SHORT:
             text = _document(text, self._encoder.whole(text.text), 0)
         if isinstance(text, Document):
-            tokens, cut = len(text.ids), _of_document(text, size, 1)
+            tokens = len(text.ids)
+            cut = _of_document(text, size, 1)
             if self.limits.windows == 1:  # keep the whole document for its hash; only the first window is fed
                 cut = replace(cut, windows=[text])
         else:
             found = self._encoder.first(text.encoded, needed)
-            tokens, cut = len(found), _of_text(text, [_document(text, found.part(0, size), 0)])
+            tokens = len(found)
+            cut = _of_text(text, [_document(text, found.part(0, size), 0)])
         if tokens >= needed:
             return cut
         self.skipped["too_short" if tokens else "empty"] += 1
@@ -282,7 +289,8 @@ class Cutter:
         """
         if most == 1:
             return first
-        size, placed = self.limits.size, first.measured is not None
+        size = self.limits.size
+        placed = first.measured is not None
         if isinstance(text, Document):
             return _of_document(text, size, most)
         clearly = most and first.measured is not None and text.size > _CLEARLY * most * first.measured
@@ -292,7 +300,8 @@ class Cutter:
 
 def _of_document(document: Document, size: int, most: int | None) -> Cut:
     """Cuts a document into windows, from its start if all windows are requested, else evenly spaced."""
-    tokens, ends = len(document.ids), document.byte_ends
+    tokens = len(document.ids)
+    ends = document.byte_ends
     holds = tokens // size
     count = holds if most is None else min(holds, most)
     step = size if count == holds else tokens / count

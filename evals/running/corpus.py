@@ -51,7 +51,9 @@ class Corpus:
         options: PerplexityOptions,
         source: TextSource | None = None,
     ) -> None:
-        self.lengths, self.bos_option, self.options = check_lengths(lengths), bos, options
+        self.lengths = check_lengths(lengths)
+        self.bos_option = bos
+        self.options = options
         self._tokenizer = tokenizer
         self.share: DataFacts = {}
         names: dict[str, str] = {}
@@ -85,7 +87,8 @@ class Corpus:
             options: the options of the part's measurement; None for the same.
         """
         part = copy.copy(self)
-        part.lengths, part.windows = tuple(lengths), windows_by_document(self.windows, windows)
+        part.lengths = tuple(lengths)
+        part.windows = windows_by_document(self.windows, windows)
         part.options = options or self.options
         part.documents = [self.documents[number] for number in windows]
         return part
@@ -111,9 +114,11 @@ class Corpus:
         """The number of tokens scored at the longest length, excluding BOS and tokens without context."""
         first = 0 if self.has_bos else 1
         stop = None if self.options.stride is not None else prefix(self.lengths[-1], self.has_bos).stop
-        parts = (document.ids[first:stop] if document.scored is None else document.scored[first:stop].nonzero()[0]
-                 for document in self.documents)  # fmt: skip
-        return sum(map(len, parts))
+        count = 0
+        for document in self.documents:
+            is_scored = document.scored
+            count += len(document.ids[first:stop]) if is_scored is None else int(is_scored[first:stop].sum())
+        return count
 
     @property
     def facts(self) -> DataFacts:
@@ -150,7 +155,8 @@ class Corpus:
 
         With a stride, uses whole documents that have a token to score, but only the last tokens of a prompt.
         """
-        options, tokenizer = self.options, self._tokenizer
+        options = self.options
+        tokenizer = self._tokenizer
         encoder = None if tokenizer is None else TextEncoder(tokenizer)
         silent: list[Document] = []
         self.bos = data_documents.bos_id(self.bos_option, tokenizer)
@@ -195,7 +201,8 @@ class Corpus:
                 f"budget of {options.budget:,}; --max-docs (max_docs in Python) limits the number of documents"
             )
         measured = [cut.measured for cut in cuts if cut.measured is not None]
-        in_bytes, total = {cut.in_bytes for cut in cuts}, sum(cut.whole for cut in cuts)
+        in_bytes = {cut.in_bytes for cut in cuts}
+        total = sum(cut.whole for cut in cuts)
         if len(measured) == len(cuts) and len(in_bytes) == 1 and total:
             part = sum(measured)
             unit = "bytes" if in_bytes.pop() else "tokens"
@@ -219,9 +226,11 @@ class Corpus:
             if isinstance(each, Document):
                 source, bos = data_documents.placed(each, self.bos_option, self._tokenizer)
             else:
-                source, bos = each, data_documents.bos_id(self.bos_option, self._tokenizer)
+                source = each
+                bos = data_documents.bos_id(self.bos_option, self._tokenizer)
             if first is None:
-                first, self.bos = each, bos
+                first = each
+                self.bos = bos
             elif bos != self.bos and not (isinstance(source, Document) and not len(source.ids)):
                 name = (each if bos is None else first).name
                 raise DataError(
@@ -251,7 +260,10 @@ def interleaved(sources: Mapping[str, Iterable[Given | Unread]], names: dict[str
     """
     if not sources:
         raise DataError("there is no source of documents; give at least one")
-    left = {name: iter([texts] if isinstance(texts, (str, Text)) else texts) for name, texts in sources.items()}
+    left: dict[str, Iterator[Given | Unread]] = {}
+    for name, texts in sources.items():
+        several = [texts] if isinstance(texts, (str, Text)) else texts
+        left[name] = iter(several)
     for number in itertools.count():
         for source, texts in list(left.items()):
             try:

@@ -55,9 +55,11 @@ class KeysRun:
     ) -> None:
         if not tokenizer.is_fast:
             raise DataError("key tokens need a tokenizer with offsets (a fast one); choose another key model")
-        self.backend, self.notes = backend, notes
+        self.backend = backend
+        self.notes = notes
         window, stride, max_length = (made[name] for name in ("window", "stride", "max_length"))
-        prefix, encoder = _prefix(tokenizer), TextEncoder(tokenizer)
+        prefix = _prefix(tokenizer)
+        encoder = TextEncoder(tokenizer)
         self._documents: list[Document] = []
         self._cut = 0
         for text in _written(texts):
@@ -82,7 +84,8 @@ class KeysRun:
 
     def run(self, store: Store, group: Group) -> None:
         """Scores the texts in both ways, unless the store has the losses."""
-        backend, notes = self.backend, self.notes
+        backend = self.backend
+        notes = self.notes
         executor = backend.texts(self._documents, None, notes)
         tokens = tokens_sha256(self._documents)
         facts: Facts = {**backend.identity, **backend.arithmetic, "tokens": tokens, "scoring": SCORING}
@@ -108,7 +111,9 @@ class KeysRun:
 
     def result(self) -> KeySpans:
         """Returns the key spans; none before the end of the run."""
-        spans, found, scored = {}, 0, 0
+        spans = {}
+        found = 0
+        scored = 0
         losses = zip(self._documents, self._losses["full"], self._losses["short"], strict=True)
         for document, whole, short in losses:
             is_key = (short - whole > self._made["alpha"]) & (whole < -self._made["beta"])
@@ -117,7 +122,8 @@ class KeysRun:
             before = np.concatenate([[0], ends])
             starts = before[np.searchsorted(ends, ends)]  # tokens that share a character have it whole
             spans[document.sha256] = joined(np.stack([starts, ends], 1)[key].tolist())
-            found, scored = found + len(key), scored + len(whole)
+            found += len(key)
+            scored += len(whole)
         return KeySpans(spans, {**self._made, "key_tokens": found, "tokens": scored, "cut_texts": self._cut})
 
 

@@ -101,7 +101,9 @@ class PerplexityOptions(RunOptions):
     @property
     def asks_truncation(self) -> str:
         """The option that requests truncation, or ""."""
-        return "truncation_stride" if self.truncation_stride is not None else "truncation" if self.truncation else ""
+        if self.truncation_stride is not None:
+            return "truncation_stride"
+        return "truncation" if self.truncation else ""
 
     @property
     def budget(self) -> int | None:

@@ -73,7 +73,10 @@ class PerplexityRun:
     """
 
     def __init__(self, backend: Backend, corpus: Corpus, schedules: Schedules, part: Part | None = None) -> None:
-        self.backend, self.corpus, self.options, self.part = backend, corpus, corpus.options, part or Part()
+        self.backend = backend
+        self.corpus = corpus
+        self.options = corpus.options
+        self.part = part or Part()
         self.notes = self.options.notes
         self.variants, self.baseline = backend.variants(schedules, self.notes)
         if schedules.remapped:
@@ -170,7 +173,8 @@ class PerplexityRun:
             tasks.append(task_of(title, job, self._texts.under(job.tables), partial(self._finish, job), form))
         tasks += self._comparing(jobs)
         if planned:
-            title, scorer = f"truncation to {planned.lengths[-1]:,}", self._texts.under(planned.tables)
+            title = f"truncation to {planned.lengths[-1]:,}"
+            scorer = self._texts.under(planned.tables)
             finish = partial(self._finish_truncation, planned)
             tasks.append(task_of(title, planned, scorer, finish, form, truncation=planned.stride))
         runner.take(tasks)
@@ -181,7 +185,8 @@ class PerplexityRun:
         if self._short is None or not self.options.short_context or not self.backend.compares:
             return []
         at = {job.label: job.tables for job in jobs if self._short in job.lengths}
-        base, plan = at.pop(self.baseline), self._plan(self._short)
+        base = at.pop(self.baseline)
+        plan = self._plan(self._short)
         others = list(at.values())
         return [comparing(base, others, self._short, plan, self._texts, self.divergences.extend)] if others else []
 
@@ -195,7 +200,9 @@ class PerplexityRun:
 
     def planned(self) -> Parsed:
         """Returns the part of results.json that is known before the run."""
-        options, known, lengths = self.options, self.result(), self.corpus.lengths
+        options = self.options
+        known = self.result()
+        lengths = self.corpus.lengths
         trained = known.trained_length
         short = options.short_context and short_length(lengths, trained) is not None and len(self.variants) > 1
         return {
@@ -211,7 +218,9 @@ class PerplexityRun:
 
     def result(self) -> Result:
         """Returns everything measured so far."""
-        options, corpus, trained = self.options, self.corpus, self.backend.trained
+        options = self.options
+        corpus = self.corpus
+        trained = self.backend.trained
         return Result(
             model=self.backend.facts,
             data=corpus.facts,
@@ -256,13 +265,15 @@ class PerplexityRun:
 
     def _as_before(self, last: Facts) -> int:
         """Returns the last run's batch size if its batches can be reused, else this run's."""
-        size, is_same = last.get("batch_tokens"), last.get("facts") == self.facts
+        size = last.get("batch_tokens")
+        is_same = last.get("facts") == self.facts
         return size if is_same and self.options.batch_tokens is None and isinstance(size, int) else self.batch_tokens
 
     def _plan(self, length: int) -> BatchPlan:
         if length not in self._plans:
             tokens = [len(document.ids) for document in self.corpus.documents]
-            stride, bos = self.options.stride, self.corpus.has_bos
+            stride = self.options.stride
+            bos = self.corpus.has_bos
             self._plans[length] = plan_pass(tokens, length, stride, bos, self.batch_tokens, sliding)
         return self._plans[length]
 
@@ -324,7 +335,8 @@ def comparing(
         for rotation, done in zip(distinct, finished, strict=True):
             numbers[rotation] = [assembled(plan, done.batches, name) for name in ("kl", "same")]
         # Each schedule feeds the windows once; the baseline's forward passes are added to the first schedule's.
-        shares, found = {rotation: 1 if number else 2 for number, rotation in enumerate(distinct)}, []
+        shares = {rotation: 1 + (number == 0) for number, rotation in enumerate(distinct)}
+        found = []
         for other in others:
             kl, same = numbers[other.rotation]
             share = shares.pop(other.rotation, 0)
@@ -372,7 +384,9 @@ def plan_truncation(
     Raises:
         DataError: the requested truncation is impossible, or the stride leaves a token without context.
     """
-    options, longest, asked = corpus.options, corpus.lengths[-1], corpus.options.asks_truncation
+    options = corpus.options
+    longest = corpus.lengths[-1]
+    asked = corpus.options.asks_truncation
     refuse_impossible(asked, longest, trained)
     if options.truncation is False or options.stride is not None or trained is None or longest <= trained:
         return None, ""

@@ -101,7 +101,8 @@ def task_of(
         form: returns the form of a batch.
         facts: further facts that determine the numbers, in addition to the length, the tables and the plan.
     """
-    tables, plan = job.tables, job.plan
+    tables = job.tables
+    plan = job.plan
 
     def score(batch: Batch, lacking: Sequence[int]) -> list[Arrays]:
         scored = executor.score(batch)
@@ -145,7 +146,10 @@ class Runner:
     """
 
     def __init__(self, facts: Facts, store: Store, group: Group, notes: Notes) -> None:
-        self.facts, self.store, self.group, self.notes = facts, store, group, notes
+        self.facts = facts
+        self.store = store
+        self.group = group
+        self.notes = notes
         self._tasks: list[_Assigned] = []
         self._fed = 0
 

@@ -147,7 +147,8 @@ def plan_pass(
     batches: list[Batch] = []
     ordered = sorted(feeds, key=lambda feed: -_positions(feed, bos))  # stable: then by document, then by start
     for positions, equal in groupby(ordered, key=lambda feed: _positions(feed, bos)):
-        together, size = tuple(equal), max(1, batch_tokens // positions)
+        together = tuple(equal)
+        size = max(1, batch_tokens // positions)
         for start in range(0, len(together), size):
             batches.append(Batch(len(batches), together[start : start + size], positions))
     sizes = [0] * len(tokens)
@@ -169,7 +170,8 @@ def owners(costs: Sequence[float], size: int) -> list[int]:
     Returns:
         The number of each batch's process.
     """
-    loads, owner = [0.0] * size, [0] * len(costs)
+    loads = [0.0] * size
+    owner = [0] * len(costs)
     for number in sorted(range(len(costs)), key=lambda number: -costs[number]):
         owner[number] = loads.index(min(loads))
         loads[owner[number]] += costs[number]

@@ -42,7 +42,10 @@ class Executor:
     def __init__(
         self, scorer: Scorer, documents: Sequence[Document], bos: int | None, note: Callable[[str], None]
     ) -> None:
-        self.scorer, self.documents, self.bos, self.note = scorer, documents, bos, note
+        self.scorer = scorer
+        self.documents = documents
+        self.bos = bos
+        self.note = note
         self._most: int | None = None  # positions that fit, after an out-of-memory error
         self._chunks: dict[int, int | None] = {}  # chunk size by window length
         self._keep: Callable[[int, int], None] | None = None

@@ -302,7 +302,8 @@ def divergence(one: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, to
         one, other: fp32 logits [rows, vocabulary]. A token with zero probability under ``one`` contributes nothing.
     """
     same = one.argmax(1) == other.argmax(1)
-    one, other = torch.log_softmax(one, 1), torch.log_softmax(other, 1)
+    one = torch.log_softmax(one, 1)
+    other = torch.log_softmax(other, 1)
     share = one.exp()
     return torch.where(share > 0, share * (one - other), 0.0).sum(1), same
 

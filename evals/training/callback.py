@@ -103,9 +103,15 @@ class TrainingCallback(TrainerCallback):
         _refuse_useless(eval_documents, lengths, every, check_every, {**measuring, "progress": progress})
         # A model in training no longer uses the tables that truncation needs.
         self.options = PerplexityOptions(truncation=False, notes=Notes(progress), **measuring)
-        self.schedule, self.eval_documents, self.lengths = schedule, eval_documents, lengths
-        self.tokenizer, self.out, self.save, self.log = tokenizer, out, save, log
-        self.every, self.check_every = every, check_every
+        self.schedule = schedule
+        self.eval_documents = eval_documents
+        self.lengths = lengths
+        self.tokenizer = tokenizer
+        self.out = out
+        self.save = save
+        self.log = log
+        self.every = every
+        self.check_every = check_every
         self.patch: Patch | None = None
         self.measuring: Measuring | None = None
         self.measured: dict[int, Figures] = {}
@@ -125,7 +131,8 @@ class TrainingCallback(TrainerCallback):
         self.on_init_end(args, state, control, model=model)  # Trainer may have created the model only now
         prove(plain(model), self.schedule, self.save)
         self._unwatch()
-        self._loss, self._hook = None, plain(model).register_forward_hook(self._keep_loss)
+        self._loss = None
+        self._hook = plain(model).register_forward_hook(self._keep_loss)
         self._begin(args, state, model, rest.get("processing_class"))
 
     def on_step_end(self, args, state, control, *, model: nn.Module, **_: object) -> None:
@@ -154,7 +161,8 @@ class TrainingCallback(TrainerCallback):
     def on_save(self, args, state, control, *, model: nn.Module, **rest: object) -> None:
         """Adds ropescale's files to the checkpoint that Trainer just wrote, unless Trainer wrote it to another folder,
         as in a hyperparameter search."""
-        own, folder = plain(model), Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
+        own = plain(model)
+        folder = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
         self.check(own)
         if self.save and carries_ours(own):
             tokenizer = _as_tokenizer(rest.get("processing_class"))

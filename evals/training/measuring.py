@@ -62,7 +62,8 @@ class Measuring:
         out: Path,
         tokenizer: PreTrainedTokenizerBase | None,
     ) -> None:
-        self.options, self.out = options, out
+        self.options = options
+        self.out = out
         self.corpus = Corpus(documents, lengths, tokenizer, "auto", options)
         self._reference: Result | None = None  # the baseline run of the short-context cost
 
@@ -174,7 +175,8 @@ class SharedScorer(Scorer):
     def __init__(self, model: PreTrainedModel, logits_bytes: int | None) -> None:
         super().__init__(model, logits_bytes)
         self.split = self.split and "logits_to_keep" in signature(self.model.forward).parameters
-        self.model, self.retries = model, False
+        self.model = model
+        self.retries = False
         self.tiled = []
         self.unmasked = False
 

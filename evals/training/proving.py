@@ -156,7 +156,8 @@ def settle(check: Callable[[], object], kind: type[RopescaleError] = Verificatio
     Raises:
         VerificationError, or ``kind``: the check failed in a process, or the values differ between processes.
     """
-    problem, carried = "", None
+    problem = ""
+    carried = None
     try:
         carried = check()
     except RopescaleError as error:
