@@ -4,7 +4,6 @@
 
     prompts.py    prompts of an exact length in tokens that hide a number, and their filler (words.json)
     prompt_set.py the options and prompts of a run, generated or read from a file (:mod:`..data.prompts`)
-    answering.py  the NLL of an answer, whether greedy decoding would write it, and what it writes
     retrieval_run.py  schedules x lengths x prompts, as tasks of the runner
     results.py    answers, RULER's score, accuracy with Wilson intervals, effective length, paired NLL, and the files
     plots.py      heat maps by length and depth or task

@@ -1,1 +1,1 @@
-"""Measuring: options, preparation, batches, variants of a model, progress."""
+"""Measuring: options, documents, passes, and the tasks that score them."""
