@@ -117,7 +117,7 @@ def prompt_row(row: Mapping[str, object], fields: PromptFields, name: str, sourc
     prompt = "".join(map(str, texts))
     field = fields.answer or next((each for each in ANSWERS if each in row), ANSWERS[0])
     if field not in row:
-        raise DataError(f"{name} has no field {field!r} of answers; {has}", "answer_field")
+        raise DataError(f"{name} has no field {field!r}; {has}", "answer_field")
     given = row[field]
     several = given if isinstance(given, (list, tuple)) else [given]
     answers = tuple(each for each in several if isinstance(each, str) and each.strip())

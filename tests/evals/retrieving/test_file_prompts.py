@@ -65,7 +65,7 @@ def test_rows_of_rulers_and_of_its_copies_hold_the_same_prompt():
 LACKING = [
     ({"text": "x", "outputs": ["y"]}, PromptFields(), "the prompt field of row is unknown; name it: text, outputs"),
     ({"input": "q", "context": "c", "answers": ["y"]}, PromptFields(), "the prompt field of row is unknown"),
-    ({"input": "x"}, PromptFields(), "row has no field 'outputs' of answers; it has input"),
+    ({"input": "x"}, PromptFields(), "row has no field 'outputs'; it has input"),
     ({"input": "x", "outputs": ["a", " "]}, PromptFields(), "row: field 'outputs' holds no answer"),
     ({"input": " ", "outputs": "y"}, PromptFields(), "row: the prompt is empty"),
     ({"input": "x \ud800", "outputs": "y"}, PromptFields(), "row has a lone surrogate at character 2"),
