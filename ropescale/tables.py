@@ -37,7 +37,7 @@ def frequencies(
     refuse_unknown("ropescale.frequencies", options, RequestOptions.__annotations__)
     request = Request.of(schedule, **options)
     plan = make_plan(configuration_of(model, schedule, request.on_top), request)
-    refuse_unused(request, {*plan.used, "original_length", "target_length"})
+    refuse_unused(request, {*plan.used, "original_length"})
     at = plan.length if length is None else parse_length(length)
     return {
         key: plan.layers[key].table(at) if key in plan.layers else stock_table(rope, at)

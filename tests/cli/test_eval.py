@@ -67,6 +67,8 @@ def test_a_book_is_measured_in_many_windows_which_are_stored_and_continued(ran, 
     book.write_text("".join(f"{number} {TEXT}\n" for number in range(150)))
     options = "--lengths 16,64 --schedule yarn:factor=2 --verbose".split()
     words = ["eval", checkpoint, "--data", book, *options, "-o", out]
+    small = ran(*words, "--budget-tokens", "63", code=2).err
+    assert "--budget-tokens is less than one window of each document, which takes 64 tokens; raise it, or" in small
     said, _ = ran(*words, "--budget-tokens", "2560")
     stored = json.loads((tmp_path / "out" / "results.json").read_text())
     data, size = stored["data"], len(book.read_bytes())

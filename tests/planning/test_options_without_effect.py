@@ -31,6 +31,8 @@ def test_an_option_without_effect_is_an_error_that_says_so(config, options, why,
         assert f"has no effect: {why}" in refused(*command.split(), model, *out, *shlex.split(options))
     said = refused("patch", model, "--schedule", "ntk", "--in-place", "--link", "auto")
     assert "link applies to an output folder" in said
+    with pytest.raises(ScheduleError, match="target_length has no effect: as-is keeps the frequencies"):
+        ropescale.frequencies(model, "as-is", target_length="64k")
     if "--replace-scaling" in options:
         with pytest.raises(ScheduleError, match="replace_scaling has no effect"):
             ropescale.frequencies(model, shlex.split(options)[1], replace_scaling=True)
