@@ -48,7 +48,9 @@ def architecture(layers: Layers) -> str | None:
     stated = layers.configuration.raw.get("architectures")
     first = cut(stated[0], 100) if isinstance(stated, list) and stated and isinstance(stated[0], str) else None
     usual = load()["architectures"].get(layers.whole_type)
-    return usual if first is None or (usual and first.endswith("Model")) else first
+    if usual and first and first.endswith("Model") and first.startswith(usual.partition("For")[0]):
+        return usual
+    return first or usual
 
 
 def code(engine: str, layers: Layers) -> Code:

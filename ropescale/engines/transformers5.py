@@ -20,7 +20,7 @@ def lacked(layers: Layers) -> str:
     types, name = (layers.whole_type, layers.model_type), architecture(layers) or ""
     if missing := next((each for each in types if not is_in_transformers(each)), ""):
         return "" if types == _READ_AS_DEEPSEEK_V3 else missing
-    is_usual = name.endswith(("Model", "Classification")) or name in load()["architectures"].values()
+    is_usual = name.endswith("Classification") or name in load()["architectures"].values()
     return name if name and not is_usual else ""
 
 
