@@ -133,12 +133,6 @@ class Candidates:
         return self.files.get(spec) or spec
 
     @property
-    def repeated(self) -> list[str]:
-        """A clause for each of the user's specs that is equivalent to a simpler candidate."""
-        pairs = ((spec, self.held(spec)) for spec in self.wanted)
-        return [f"{self.given(spec)} computes the same as {held}" for spec, held in pairs if held not in (None, spec)]
-
-    @property
     def usual(self) -> str:
         """The schedule that is usually chosen without measuring: yarn at the smallest sufficient factor."""
         return self.held(f"yarn:factor={self.factor:.10g}") or AS_IS

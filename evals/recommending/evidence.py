@@ -15,7 +15,6 @@ from ...engines.exported import patch_command
 from ...output.formatting import argument
 from ...request import Request, RequestOptions
 from ..checking import Count, Length
-from ..facts import TRUNCATION
 from ..metrics.base import picked
 from ..metrics.drawing import tokens
 from ..metrics.far_repeats import masks_of
@@ -108,11 +107,6 @@ class Evidence:
     def truncates(self) -> bool:
         """Whether truncation was measured."""
         return self.losses.truncated(self.objective.target) is not None
-
-    @property
-    def judged(self) -> list[str]:
-        """The finalists, and truncation if it was measured."""
-        return [*self.finalists, *([TRUNCATION] if self.truncates else [])]
 
     @property
     def level(self) -> float:

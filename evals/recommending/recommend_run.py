@@ -13,7 +13,6 @@ from itertools import count
 import numpy as np
 
 from ...errors import DataError
-from ...schedules.specs import parse, repeated
 from ..backends import fingerprints
 from ..backends.base import Backend
 from ..backends.schedules import Schedules, label
@@ -292,9 +291,6 @@ class RecommendRun:
         undecided = wording.cannot_decide(held_out, goal.target, searched > 0)
         if goal.is_beyond and undecided:
             self.notes.warn(f"warning: {undecided}")
-        given = [parse(schedule) for schedule in self.options.schedules]
-        for note in (*repeated(given), *self.candidates.repeated):
-            self.notes.tell(f"note: {note}; it is measured once")
         if self._truncation[1]:
             self.notes.tell(self._truncation[1])
 

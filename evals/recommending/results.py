@@ -141,7 +141,7 @@ class Finalists(Metric["Recommendation", FinalistRow]):
         goal = evidence.objective
         held_out = evidence.comparison
         rows = []
-        for label in evidence.judged:
+        for label in [*evidence.finalists, *([TRUNCATION] if evidence.truncates else [])]:
             at_target = estimate(held_out, {goal.target: 1}, label)
             _, ppl_low, ppl_high = perplexities(at_target)
             change = difference(held_out, goal.weights, label, chosen, evidence.level)

@@ -113,14 +113,12 @@ class FoundRow:
     ``verdict`` compares the schedule with the baselines, and names the one to use.
     ``changes`` has the loss at the target minus that of the start, of the unchanged model and of truncation, in nats,
     each with bounds that hold for all of them together. The bounds are None if the same documents chose the schedule.
-    ``comparison_tokens`` is the number of tokens that the comparison fed.
     """
 
     spec: str
     tokens: int
     verdict: str
     changes: dict[str, list[float | None]]
-    comparison_tokens: int
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ from ..results.result import Result
 from ..results.saving import Saved, sentences_of
 from ..statistics.intervals import PERCENT, Estimate, familywise
 from .metrics import FoundRow, HistoryRow, PairRow, Search, verdict
+from .search_space import planned_with
 
 
 def commands(model: str, schedule: str, plan: Plan, engine: str | None) -> list[str]:
@@ -66,7 +67,7 @@ class Finding(Metric["SearchResult", FoundRow]):
         unmoved = search.found.point == search.checks[0].point
         said = worse_than_a_guess(measured) or verdict(changes, measured.lengths, measured.texts, unmoved)
         figures = {name: [change.mean, change.low, change.high] for name, change in changes.items()}
-        return [FoundRow(search.spec, search.spent, said, figures, stored.comparison_tokens)]
+        return [FoundRow(search.spec, search.spent, said, figures)]
 
     def to_markdown(self, stored: SearchResult) -> list[str]:
         """Returns the conclusion, and the commands to use the schedule; `patch` warns of engines that differ."""
@@ -136,11 +137,6 @@ class SearchResult(Saved):
         return {**{name: measured[name] for name in measured if name != verdicts.METRIC.key}, **own}
 
     @property
-    def comparison_tokens(self) -> int:
-        """The number of tokens that the comparison fed, in addition to those of the search."""
-        return sum(each["positions"] for each in self.comparison.cost)  # type: ignore[misc]
-
-    @property
     def _perplexities(self) -> dict[str, dict[str, float]]:
         """The perplexities of the schedules and of truncation, by length; lengths are text, as in JSON."""
         points = perplexity.curves_of(self.comparison).items()
@@ -206,7 +202,8 @@ class SearchResult(Saved):
     def commands(self) -> list[str]:
         """The commands that patch the model with the schedule and, if an engine is given, export the result; or only
         export the schedule if the engine cannot use a patched folder."""
-        plan = self.search.learned.found_plan
+        learned = self.search.learned
+        plan = planned_with(learned.plan, learned.schedule)
         engine = self.protocol["engine"]
         named = self.search.spec if self.search.file is None else str(self.search.file)
         return commands(self.model["path"], named, plan, engine)
@@ -249,7 +246,7 @@ class SearchResult(Saved):
         start = escaped(self.search.start)
         return (
             f"{self.rests_on()} By {p['method']} over {p['numbers']} numbers from {start}, weights frozen, seed "
-            f"{p['seed']}; {self.comparison_tokens:,} more tokens measured it."
+            f"{p['seed']}."
         )
 
     def _curves(self) -> Curves:

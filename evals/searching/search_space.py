@@ -268,11 +268,6 @@ class Learned:
         own = {key: layer.rope.inv_freq() for key, layer in self.plan.layers.items()}
         return {key: (own[key], start[key][0].tolist(), found[key][0].tolist()) for key in own}
 
-    @property
-    def found_plan(self) -> Plan:
-        """The plan of the found schedule."""
-        return planned_with(self.plan, self.schedule)
-
 
 def planned_with(plan: Plan, schedule: object) -> Plan:
     """Returns a plan for the same model with a different schedule."""
