@@ -43,13 +43,8 @@ def test_every_file_that_changes_is_shown_and_no_other(model, options):
 
 def test_the_tokenizers_limit_is_a_diff(model):
     assert patched(dry_run=True).changes["tokenizer_config.json"] == (
-        "--- tokenizer_config.json (source)\n"
-        "+++ tokenizer_config.json (patched)\n"
-        "@@ -1,3 +1,3 @@\n"
-        " {\n"
-        '-  "model_max_length": 256\n'
-        '+  "model_max_length": 1024\n'
-        " }\n"
+        "--- tokenizer_config.json (source)\n+++ tokenizer_config.json (patched)\n@@ -1,3 +1,3 @@\n {\n"
+        '-  "model_max_length": 256\n+  "model_max_length": 1024\n }\n'
     )
 
 

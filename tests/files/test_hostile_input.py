@@ -268,10 +268,7 @@ OTHERS = {
     "params.json": ["{"],
     "model.safetensors.index.json": ["", "[]", "{}", '{"weight_map": 5}', '{"weight_map":', "\x80"],
     "ropescale.json": [
-        "{",
-        "[]",
-        "{}",
-        '{"schema": 1, "undo": {"changed": {}}, "tables": {}}',
+        *("{", "[]", "{}", '{"schema": 1, "undo": {"changed": {}}, "tables": {}}'),
         '{"schema": 1, "undo": {"changed": {}, "added": 5}, "tables": {}}',
         '{"schema": 1, "undo": {"changed": {}, "added": []}, "tables": {"all": 1}}',
     ],

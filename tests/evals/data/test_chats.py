@@ -47,13 +47,9 @@ LLAMA = """{{- bos_token }}{% for message in messages %}
 CALLS = "{%- endmacro %}{%- for message in messages %}{{- turn(message) }}{%- endfor %}"
 MACRO = MARKED.replace("{%- for message in messages %}", "{%- macro turn(message) %}").replace("{%- endfor %}", CALLS)
 
-TALK = [
-    {"role": "system", "content": "Be brief."},
-    {"role": "user", "content": "Où est-ce? 🐴"},
-    {"role": "assistant", "content": "  Là. é "},
-    {"role": "user", "content": "Là. é?"},
-    {"role": "assistant", "content": "Oui, là."},
-]
+SAID = ["Be brief.", "Où est-ce? 🐴", "  Là. é ", "Là. é?", "Oui, là."]
+ROLES = ["system", "user", "assistant", "user", "assistant"]
+TALK = [{"role": role, "content": said} for role, said in zip(ROLES, SAID)]
 
 
 def tokenizer_with(template):

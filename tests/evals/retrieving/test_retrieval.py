@@ -38,12 +38,8 @@ def byte_fallback_tokenizer():
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>")
 
 
-TOKENIZERS = {
-    "bytes with BOS": byte_tokenizer(),
-    "bytes without BOS": byte_tokenizer(bos=False),
-    "byte fallback": byte_fallback_tokenizer(),
-    "BPE that merges digits": AutoTokenizer.from_pretrained(CHECKPOINT),
-}
+TOKENIZERS = {"bytes with BOS": byte_tokenizer(), "bytes without BOS": byte_tokenizer(bos=False)}
+TOKENIZERS |= {"byte fallback": byte_fallback_tokenizer(), "BPE": AutoTokenizer.from_pretrained(CHECKPOINT)}
 
 
 def made(length=640, depths=(0.0, 0.5, 1.0), trials=2, seed=0, tokenizer=None, bos="auto"):
@@ -92,7 +88,7 @@ def test_a_key_stands_between_sentences_at_its_depth_in_the_filler():
 
 def test_the_prompts_are_those_that_published_figures_were_measured_with():
     options = RetrievalOptions(trials=2)
-    found = make_prompts(TOKENIZERS["BPE that merges digits"], [300, 512], [0, 0.4, 1], options)
+    found = make_prompts(TOKENIZERS["BPE"], [300, 512], [0, 0.4, 1], options)
     assert found.data["sha256"].startswith("eb4907999fd9")
 
 

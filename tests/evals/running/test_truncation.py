@@ -124,11 +124,9 @@ def test_it_runs_by_itself_where_it_costs_no_more_than_the_rest():
     assert perplexity(llama(), IDS, [128], [YARN], stride=16, windows=None).truncation is None
 
 
-WRONG = [
-    ({"truncation_stride": 8, "truncation": False}, "truncation is False"),
-    ({"truncation_stride": 0}, "truncation_stride must be 1 or more, not 0"),
-    ({"truncation_stride": 64}, "leaves a token without context .* use 1 to 63"),
-]
+ZERO, WHOLE = "truncation_stride must be 1 or more, not 0", "leaves a token without context .* use 1 to 63"
+WRONG = [({"truncation_stride": 8, "truncation": False}, "truncation is False")]
+WRONG += [({"truncation_stride": 0}, ZERO), ({"truncation_stride": 64}, WHOLE)]
 
 
 @pytest.mark.parametrize(("options", "said"), WRONG)

@@ -282,12 +282,8 @@ def test_a_table_that_is_lost_for_a_while_is_found_and_not_saved(source, tmp_pat
 EPOCH = {"save_strategy": "epoch", "num_train_epochs": 1, "max_steps": -1, "learning_rate": 1e30}
 
 
-INFINITE = [
-    {"learning_rate": 1e30},
-    EPOCH | {"per_device_train_batch_size": 32},
-    {"save_strategy": "best", "metric_for_best_model": "loss", "evaluate": True, "learning_rate": 1e30},
-    {"save_strategy": "no", "learning_rate": 1e30},
-]
+LARGE, BEST = {"learning_rate": 1e30}, {"save_strategy": "best", "metric_for_best_model": "loss", "evaluate": True}
+INFINITE = [LARGE, EPOCH | {"per_device_train_batch_size": 32}, BEST | LARGE, {"save_strategy": "no"} | LARGE]
 
 
 @pytest.mark.parametrize("settings", INFINITE, ids=["steps", "epoch", "best", "end"])
