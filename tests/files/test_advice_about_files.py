@@ -60,7 +60,7 @@ true | gguf m.gguf --dry-run --schedule as-is | name a schedule | gguf m.gguf --
 """
 SHORT = {
     "INTO": "patch M -o P YARN", "IN_PLACE": "patch M --in-place YARN", "TABLED": "gguf m.gguf -o n.gguf YARN",
-    "EVAL": "eval R --data R/config.json --lengths 16 --windows 1",
+    "EVAL": "eval R --data text.txt --lengths 16 --windows 1",
     "HAND": "mv M/BACKUP/config.json M; rm -r M/BACKUP", "YARN": "--schedule yarn:factor=2",
     "BACKUP": "ropescale-backup", "INDEX": "model.safetensors.index.json", "TOKENIZER": "tokenizer_config.json",
     "CONFIG": "R/config.json",
@@ -88,7 +88,7 @@ ELSEWHERE = (
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory) -> Path:
-    """A checkpoint to patch, ``M``, the same as ``N``, one to load, ``R``, and a GGUF file."""
+    """A checkpoint to patch, ``M``, the same as ``N``, one to load, ``R``, a GGUF file and a text."""
     from gguf_models import write_gguf
 
     folder = tmp_path_factory.mktemp("sources")
@@ -97,6 +97,7 @@ def sources(tmp_path_factory) -> Path:
     model = tiny.llama(vocab_size=258)
     tiny.checkpoint(folder / "R", model)
     write_gguf(model, folder / "m.gguf")
+    (folder / "text.txt").write_text(tiny.TEXT)
     return folder
 
 
