@@ -68,4 +68,4 @@ def test_the_card_and_the_record_are_told_in_a_line_each(model):
     assert patched(dry_run=True).changes == {}
     again = ropescale.patch_checkpoint("model", None, "yarn:factor=8", dry_run=True).changes
     assert again["ropescale.json"] == "changed: contains the changes, and how to undo them"
-    assert "1000000000" in diff({"a": [10**400] * 9}, {"a": [1.0] * 9})  # beyond every float
+    assert "1000000000" in diff({"a": [10**400] * 9}, {"a": [1.0] * 9}, "a")  # beyond every float
