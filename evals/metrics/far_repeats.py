@@ -115,7 +115,7 @@ class FarRepeats(Metric[Stored, RepeatsRow]):
     def reduce(self, stored: Stored) -> list[RepeatsRow]:
         """Returns a row for every schedule, and for truncation, at every length beyond the distance."""
         distance = distance_of(stored)
-        if distance is None or distance >= stored.lengths[-1]:
+        if distance is None or distance >= max(stored.lengths, default=0):
             return []
         far = masks_of(stored, distance)
         if not far:
