@@ -18,7 +18,7 @@ ENTERED = {"eval.py", "runner.py", "scorer.py", "paired.py", "result.py", "store
 
 COMMANDS = [
     (PATCH, 38, {"patch.py", "patching.py", "plan.py", "by_parts.py", "folders.py", "record.py"}),
-    pytest.param(EVAL, 81, ENTERED, marks=pytest.mark.slow),
+    pytest.param(EVAL, 76, ENTERED, marks=pytest.mark.slow),
 ]
 
 
