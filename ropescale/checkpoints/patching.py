@@ -114,8 +114,9 @@ def patch_checkpoint(
     if like is None:
         plan = _planned(stored, request)
     else:
-        for name in request.given():
-            raise ScheduleError(f"{name} has no effect: a draft head gets its target's table; leave it out", name)
+        if unused := request.given():
+            why = f"{unused[0]} has no effect: a draft head gets its target's table; leave it out"
+            raise ScheduleError(why, unused[0])
         plan = following(stored, find_model(like, weights=False), request)
     target, refused = None, []
     try:

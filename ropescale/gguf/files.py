@@ -105,7 +105,7 @@ class GgufFile:
         target: Path,
         keys: Mapping[str, Value | None],
         tensors: Mapping[str, Sequence[float] | None],
-        progress: Callable[[int], object],
+        progress: Callable[[int], object] = lambda copied: None,
     ) -> None:
         """Writes a copy of the file with some keys and tensors set or removed.
 

@@ -13,7 +13,6 @@ from functools import cached_property
 from ..configs.class_defaults import ALL_LAYERS
 from ..configs.configuration import Configuration, Scaling
 from ..configs.families import Family
-from ..configs.finding import is_length
 from ..configs.section import Parameters
 from ..errors import ConfigError, ScheduleError, WayOut
 from ..files import is_number
@@ -152,7 +151,7 @@ def window_of(configuration: Configuration, layer_type: str) -> int | None:
     if not is_windowed(layer_type):
         return None
     window = configuration.default_of(configuration.family.window or "sliding_window")
-    return window if is_length(window) else None
+    return window if isinstance(window, int) and is_number(window) and window > 0 else None
 
 
 def _layer_types(layers: str, configuration: Configuration) -> list[str]:
