@@ -169,7 +169,8 @@ def _by_number(name: str, lines: Mapping[str, Mapping[int, float]], x: str, y: s
     with in_style(6, 3.9, **{"font.size": 10}) as figure:
         axes = figure.subplots()
         for number, (label, values) in enumerate(lines.items()):
-            axes.plot([*values], [*values.values()], label=label, **drawing.style_of(number) | {"markersize": 4})
+            style: dict[str, Any] = drawing.style_of(number) | {"markersize": 4}
+            axes.plot([*values], [*values.values()], label=label, **style)
         axes.set_yscale("log")
         drawing.log_ticks(axes)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
