@@ -32,7 +32,6 @@ from ..results.result import Result
 from ..results.saving import Saved, sentences_of
 from ..statistics.intervals import PERCENT, Estimate, familywise
 from .metrics import FoundRow, HistoryRow, PairRow, Search, verdict
-from .search_space import planned_with
 
 
 def commands(model: str, schedule: str, plan: Plan, engine: str | None) -> list[str]:
@@ -202,6 +201,8 @@ class SearchResult(Saved):
     def commands(self) -> list[str]:
         """The commands that patch the model with the schedule and, if an engine is given, export the result; or only
         export the schedule if the engine cannot use a patched folder."""
+        from .search_space import planned_with  # late, because it imports torch
+
         learned = self.search.learned
         plan = planned_with(learned.plan, learned.schedule)
         engine = self.protocol["engine"]
