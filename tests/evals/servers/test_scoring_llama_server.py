@@ -1,7 +1,11 @@
 """``ropescale eval``, ``retrieval`` and ``verify --server`` of a stand-in of llama-server, with its traps."""
 
 import json
+import os
 import re
+import signal
+import sys
+import time
 
 import numpy as np
 import pytest
@@ -9,6 +13,7 @@ import tiny
 from fake_engine import arithmetic, serving
 from losses import tensors
 
+from ropescale.cli.main import main
 from ropescale.errors import ServerError
 from ropescale.evals import Server
 from ropescale.evals.backends.engines import Generating, Scoring
@@ -131,3 +136,29 @@ def test_retrieval_generates_and_scores(checkpoint, tmp_path, ran):
         out, said = ran("retrieval", "--server", engine.url, "--served-as", "base", *words)
     assert {row["accuracy"] for row in json.loads(out)["rows"]} == {1.0} and "each a decoding step" in said
     assert len(engine.scored) == 2 * 6  # a key has six tokens
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_ten_times_ends_as_one_that_is_not(checkpoint, text, tmp_path, ran):
+    def command(engine, name):
+        more = ["--served-as", "base", "--max-docs", "12", "-o", tmp_path / name]
+        return [str(each) for each in words(engine, checkpoint, text, *more, lengths="32")]
+
+    with serving(**LLAMA, incomplete=lambda id: id % 5 == 0) as engine:
+        ran(*command(engine, "whole"))
+    total, killed = len(engine.scored), 0
+    loading = lambda number, ids: "503 Loading model" if number % 9 == 0 else ""  # noqa: E731
+    with serving(**LLAMA, incomplete=lambda id: id % 5 == 0, seconds=0.005, fault=loading) as engine:
+        while killed < 10:
+            before, child = len(engine.scored), os.fork()
+            if child == 0:
+                sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+                os._exit(main(command(engine, "killed")))
+            while len(engine.scored) < before + total // 12 and os.waitpid(child, os.WNOHANG) == (0, 0):
+                time.sleep(0.01)
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            killed += 1
+        ran(*command(engine, "killed"))
+    found, wanted = tensors(tmp_path / "killed"), tensors(tmp_path / "whole")
+    assert sorted(found) == sorted(wanted) and all(np.array_equal(found[name], wanted[name]) for name in wanted)
