@@ -151,7 +151,7 @@ def window_of(configuration: Configuration, layer_type: str) -> int | None:
     if not is_windowed(layer_type):
         return None
     window = configuration.default_of(configuration.family.window or "sliding_window")
-    return window if isinstance(window, int) and is_number(window) and window > 0 else None
+    return window if isinstance(window, int) and not isinstance(window, bool) and window > 0 else None
 
 
 def _layer_types(layers: str, configuration: Configuration) -> list[str]:

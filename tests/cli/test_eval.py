@@ -110,7 +110,7 @@ IMPOSSIBLE = [
     ("--schedule runs/a.txt", "a schedule's file must end in .json or .py"),
     ("--bos 257", "bos id 257 is outside"),
     ("--device abacus", "device 'abacus' cannot be used"),
-    ("--dtype float23", "did you mean 'float32'?"),
+    ("--dtype float23", "'float23' is not one of 'auto', 'float32'"),
     ("-o FILE/out", "is a file; choose another folder"),
 ]
 

@@ -8,6 +8,7 @@ import shlex
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,9 @@ def of_python(words: list[str]) -> None:
         assert find_spec(words[1]), words[1]
         if words[1] == "ropescale":
             of_ropescale(words[2:])
+    elif words[0] == "-c":
+        for module, name in re.findall(r"from (\S+) import (\w+)", words[1]):
+            assert hasattr(import_module(module), name), words[1]
     else:
         assert words[0] in THEIRS or (ROOT / words[0]).is_file(), words[0]
 
