@@ -10,7 +10,7 @@ from .cells import digits, exp
 from .far_repeats import distance_of
 from .paired import short_length
 from .stored import Stored
-from .verdicts import FAR, METRIC, PAST, change_of, effect, explained, too_few, worse_than_a_guess
+from .verdicts import FAR, METRIC, PAST, change_of, effect, too_few, worse_than_a_guess
 
 
 def answer(stored: Stored) -> list[str]:
@@ -26,7 +26,7 @@ def answer(stored: Stored) -> list[str]:
     ppl = {row.schedule: row.ppl for row in rows if row.schedule in stored.ranked}
     few = too_few(max(row.documents for row in rows))
     sentences = [_recommended(stored, ppl, few), _gain_and_cost(stored, ppl, few), _past_truncation(stored, ppl, few)]
-    return explained("\n".join(f"{sentence}." for sentence in sentences if sentence)).split("\n")
+    return [f"{sentence}." for sentence in sentences if sentence]
 
 
 def _recommended(stored: Stored, ppl: dict[str, float], few: str) -> str:
@@ -106,7 +106,7 @@ def _gain_and_cost(stored: Stored, ppl: dict[str, float], few: str) -> str:
     for length in dict.fromkeys([stored.lengths[-1], short_length(stored.lengths, stored.trained_length)]):
         change = change_of(stored, schedule, baseline, length)
         if change:
-            parts.append(effect(change, "gains", "costs", f"at {length:,} tokens", few))
+            parts.append(effect(change, "gains", "costs", f"at {length:,} tokens", few, first=not parts))
     return _compared(stored, few, stored.markdown_name(baseline), schedule, parts)
 
 
@@ -122,7 +122,8 @@ def _past_truncation(stored: Stored, ppl: dict[str, float], few: str) -> str:
         beyond = stored.trained_length is not None and longest > stored.trained_length
         return "Truncation was not measured" if beyond and not stored.truncation else ""
     trained = f"{stored.truncation.length:,}"
-    parts = [effect(past, "wins", "loses", f"at positions past {trained}", few)]
+    first = _changed(stored, ppl) is None
+    parts = [effect(past, "wins", "loses", f"at positions past {trained}", few, first=first)]
     if far and far.sign is not None:
         where = f"on far repeats (of text {distance_of(stored):,}+ tokens back)"
         use = ": use it if those matter" if far.sign == -1 != past.sign else ""

@@ -86,7 +86,7 @@ def interval_cell(value: float | None, low: float | None, high: float | None, ov
     half = (high - low) / 2
     if half > _WIDE * value or leans(value, low, high):
         return f"{digits(value, 4)} ({digits(low, 3)} to {digits(high, 3)}){mark(over)}"
-    width = f"{half:,.0f}" if half >= 10 else f"{half:#.2g}"
+    width = f"{half:,.0f}" if half >= 10 else digits(half, 2)
     return f"{digits(value, 4)} ± {width}{mark(over)}"
 
 

@@ -195,6 +195,7 @@ def effect(
     where: str,
     few: str = "",
     unit: str = "nats",
+    first: bool = False,
 ) -> str:
     """Describes a difference: decided, not larger than a bound, undecided, or its mean alone with too few documents.
 
@@ -202,44 +203,41 @@ def effect(
         better, worse: the verbs for a lower and for a higher loss.
         where: the length or the tokens, such as "at 2,048 tokens".
         few: the reason why there are too few documents for a verdict; "" if there are enough.
+        first: whether it is the first of a text, which says what the numbers are.
     """
     direction = better if change.mean < 0 else worse
-    counted = f", in {change.agreeing:,} of {change.documents:,}" if change.documents > 1 else ""
+    counted = ""
+    if change.documents > 1:
+        counted = f", in {change.agreeing:,} of {change.documents:,}{' documents' if first else ''}"
     if few or change.low is None or change.high is None:
         if not change.mean:
             return f"changes nothing {where}"
-        return f"{direction} {_written(abs(change.mean), change.mean)[0]} {unit}{counted}, {where}"
+        [mean] = _written(abs(change.mean))
+        return f"{direction} {mean} {unit}{_factor(change.mean, mean) if first else ''}{counted}, {where}"
     if change.sign:
         size = -change if change.mean < 0 else change
         mean, low, high = _written(size.mean, size.low, size.high)
-        return f"{direction} {mean} ({low} to {high}) {unit}{counted}, {where}"
+        factor = _factor(change.mean, mean) if first else ""
+        return f"{direction} {mean} ({low} to {high}) {unit}{factor}{counted}, {where}"
     most = max(abs(change.low), abs(change.high))
     narrow = next((bound for bound in NARROW if most <= bound and change.mean * change.per_token >= 0), None)
     if narrow:
-        return f"makes no difference larger than {narrow:g} {unit} {where}"
+        factor = _factor(narrow, f"{narrow:g}") if first else ""
+        return f"makes no difference larger than {narrow:g} {unit}{factor} {where}"
     mean, low, high = _written(change.mean, change.low, change.high, sign="+")
-    lower = f", {'lower' if change.mean < 0 else 'higher'} in {change.agreeing:,} of {change.documents:,}"
+    factor = _factor(change.mean, mean) if first else ""
+    lower = f", {'lower' if change.mean < 0 else 'higher'}{counted[1:]}"
     whole = f", but {_written(change.per_token, change.low, sign='+')[0]} over all tokens"
     return (
-        f"is undecided {where}: {mean} ({low} to {high}) {unit}{lower}"
+        f"is undecided {where}: {mean} ({low} to {high}) {unit}{factor}{lower}"
         f"{whole if change.mean * change.per_token < 0 else ''}"
     )
 
 
-_NATS = re.compile(r"(\d+\.(\d+))( \([^()]*\))? nats")
-
-
-def explained(text: str) -> str:
-    """Adds to the first number of nats in a text the factor of perplexity that it is, and what it is the mean of.
-
-    The first count after it gets the word "documents".
-    """
-    found = _NATS.search(text)
-    if not found:
-        return text
-    shown = f"(a perplexity factor of {exp(float(found[1])):,.{len(found[2])}f}) in the average document"
-    rest = re.sub(r"( of [\d,]*\d)", r"\1 documents", text[found.end() :], count=1)
-    return f"{text[: found.end()]} {shown}{rest}"
+def _factor(nats: float, shown: str) -> str:
+    """Describes a mean difference as a factor of perplexity, with the decimals that are shown of it."""
+    _, _, decimals = shown.partition(".")
+    return f" (a perplexity factor of {exp(abs(nats)):,.{len(decimals)}f}) in the average document"
 
 
 def _written(*values: float | None, sign: str = "") -> list[str]:
@@ -325,8 +323,8 @@ def of_two_models(after: Stored, before: Stored, names: tuple[str, str]) -> list
         own = {row.length: row for row in group}
         labels = [after.markdown_name(one), before.markdown_name(other)]
         effects = [
-            effect(own[length].change, "gains", "costs", f"at {length:,} tokens", few)
-            for length in dict.fromkeys([max(own), min(own)])
+            effect(own[n].change, "gains", "costs", f"at {n:,} tokens", few, first=not sentences and n == max(own))
+            for n in dict.fromkeys([max(own), min(own)])
         ]
         ours, theirs = (f"{name} ({label})" for name, label in zip(names, labels))
         sentences.append(f"Against {theirs}, {ours} {'; it '.join(effects)}{f' ({few})' if few else ''}.")
@@ -337,7 +335,7 @@ def of_two_models(after: Stored, before: Stored, names: tuple[str, str]) -> list
         f"{names[0]} is better; {rests_on(after)}; {_level(rows)}):"
     )
     header = [*names, *(f"{length:,}" for length in lengths)]
-    return [explained("\n".join(sentences)), title, markdown(header, lines, right=range(2, len(header)))]
+    return ["\n".join(sentences), title, markdown(header, lines, right=range(2, len(header)))]
 
 
 # --- Requirements, judged as verdicts are
@@ -423,7 +421,7 @@ def _shown_instead(change: Average, wanted: Requirement) -> str:
     few = too_few(change.documents)
     if not change.documents:
         return few
-    said = explained(f"it {effect(change, 'gains', 'costs', f'at {wanted.length:,} tokens', few)}")
+    said = f"it {effect(change, 'gains', 'costs', f'at {wanted.length:,} tokens', few, first=True)}"
     if change.high is not None and change.high <= wanted.most:
         said += f"; over all tokens the loss changes by {change.per_token:+.3g}"
     return f"{said}; {few}" if few else said
