@@ -111,7 +111,7 @@ def perplexity(
             of L positions, this many tokens apart. Prompts with answers have half of the smallest length by default.
         windows: the maximum number of windows per document, or "all". If a document has more windows, evenly spaced
             ones are used (with 1, the first). None uses as many as ``budget_tokens`` allows.
-        budget_tokens: positions fed per schedule, shared among the documents, with at least one window each. None means
+        budget_tokens: positions fed per schedule, shared among the documents; at least one window of each. None means
             :data:`ropescale.evals.data.windows.BUDGET`, or no limit if ``windows`` is given.
         min_tokens: skip documents with fewer tokens.
         max_docs: measure at most this many documents; later documents are not read.
@@ -145,7 +145,8 @@ def perplexity(
         CheckpointError: ``out`` cannot be written, contains another kind of run, or is in use by another process.
     """
     stated = locals()
-    notes = _notes(progress)
+    given = opened(model, tokenizer, path)
+    notes = _notes(progress, given)
     options = made(
         PerplexityOptions,
         stated,
@@ -154,7 +155,6 @@ def perplexity(
         notes=notes,
     )
     asked = requested(schedules, baseline, factor, options_in(stated), remapped)
-    given = opened(model, tokenizer, path)
     with _placed(given, out, "perplexity", fresh, force, documents, notes) as (folder, group):
         sizes = check_lengths(lengths)
         planned = _planned(asked, given, sizes[-1], notes)
@@ -236,12 +236,12 @@ def retrieval(
         CheckpointError: ``out`` cannot be written, contains another kind of run, or is in use by another process.
     """
     stated = locals()
-    notes = _notes(progress)
+    given = opened(model, tokenizer, path)
+    notes = _notes(progress, given)
     from .retrieving.prompt_set import RetrievalOptions, make_prompts
 
     options = made(RetrievalOptions, stated, notes=notes)
     asked = requested(schedules, baseline, factor, options_in(stated))
-    given = opened(model, tokenizer, path)
     with _placed(given, out, "retrieval", fresh, force, prompts, notes) as (folder, group):
         sizes = check_lengths(lengths)
         planned = _planned(asked, given, sizes[-1], notes)
@@ -319,8 +319,8 @@ def recommend(
         CheckpointError: ``out`` cannot be written, contains another kind of run, or is in use by another process.
     """
     stated = locals()
-    notes = _notes(progress)
     given = opened(model, tokenizer, path)
+    notes = _notes(progress, given)
     target = parse_length(target_length)
     patching = options_in(stated, "target_length")
     text = made(PerplexityOptions, stated, short_context=False, patching=patching, notes=notes)
@@ -390,8 +390,8 @@ def search(
         CheckpointError: ``out`` cannot be written, was not written by a search, or is in use by another process.
     """
     stated = locals()
-    notes = _notes(progress)
     given = opened(model, tokenizer, path)
+    notes = _notes(progress, given)
     target = parse_length(target_length)
     options = made(SearchOptions, stated, patching=options_in(stated, "target_length"), notes=notes)
     if given.served:
@@ -454,7 +454,7 @@ def keys(
     """
     check_window(window, stride, max_length)
     given = opened(model, tokenizer, path)
-    notes = _notes(progress)
+    notes = _notes(progress, given)
     file = folder = None
     if out is not None:
         file = writable_file(out, check_replaceable)
@@ -525,9 +525,9 @@ def _stride(stride: int | None, documents: TextsGiven, lengths: int | str | Iter
     return stride
 
 
-def _notes(progress: bool) -> Notes:
-    """Returns the notes of a run, which only the first process shows."""
-    return Notes(progress and world().leads)
+def _notes(progress: bool, given: OpenedModel) -> Notes:
+    """Returns the notes of a run, which only the first process of those that share it shows."""
+    return Notes(progress and (given.sharing is None or world().leads))
 
 
 @contextmanager

@@ -410,7 +410,7 @@ def bos_id(bos: str | int, tokenizer: PreTrainedTokenizerBase | None) -> int | N
     Raises:
         DataError: ``bos`` is "yes" and the tokenizer has no BOS token, or ``bos`` has another value.
     """
-    if isinstance(bos, int):
+    if isinstance(bos, int) and not isinstance(bos, bool):
         return bos
     if isinstance(bos, str) and bos.isdecimal() and len(bos) < 20:
         return int(bos)

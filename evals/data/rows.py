@@ -190,7 +190,7 @@ def _json_lines(source: str) -> Iterator[tuple[int, Row]]:
                 if not line.strip():
                     continue
                 try:
-                    row = json.loads(line.decode("utf-8-sig"))
+                    row = json.loads(line.decode("utf-8-sig").rstrip())
                 except UnicodeDecodeError:
                     raise NoText(f"{name} is not UTF-8; convert it (iconv)") from None
                 except json.JSONDecodeError as error:
@@ -315,7 +315,8 @@ def record_in(text: str) -> Row | None:
     """Returns the JSON object that a text is, if its fields are those of documents; else None."""
     with suppress(ValueError, RecursionError):
         row = json.loads(text)
-        if isinstance(row, dict) and _known_form(row):
+        form = _known_form(row, str) if isinstance(row, dict) else None
+        if form and any(row[field] for field in form.fields):
             return row
     return None
 
@@ -326,9 +327,13 @@ def _form_of(field: str) -> Format:
     return next((known for known in FORMATS if known.fields == own.fields), own)
 
 
-def _known_form(row: Row) -> Format | None:
-    """Returns the format of a row with a default field or the fields of a format; else None."""
-    for name, kind in (("text", object), (CHAT, list), (IDS, list)):
+def _known_form(row: Row, text: type = object) -> Format | None:
+    """Returns the format of a row with a default field or the fields of a format; else None.
+
+    Args:
+        text: the type that the field "text" must have.
+    """
+    for name, kind in (("text", text), (CHAT, list), (IDS, list)):
         if name in row and isinstance(row[name], kind):
             return _form_of(name)
     return next((known for known in FORMATS if all(field in row for field in known.fields)), None)

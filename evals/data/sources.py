@@ -82,10 +82,11 @@ def _folder(source: str, options: ReadOptions) -> Iterator[Unread]:
             continue
         count += 1
         record = record_in(text.text) if contents_suffix(path) == ".json" else None
-        if record is None:
-            yield text
-        else:
-            yield from documents_of([(0, record)], f"{path} row", options, source)
+        found: list[Unread] = [text]
+        if record is not None:
+            with suppress(DataError):  # fields with the names of documents, and other contents
+                found = [*documents_of([(0, record)], f"{path} row", options, source)]
+        yield from found
     if not count:
         raise DataError(f"no text in {source}: {no_texts(options.left_out)}; give text files in UTF-8")
 

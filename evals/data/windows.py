@@ -112,7 +112,7 @@ def check_windows(windows: int | str | None) -> int | str | None:
         DataError: the value is something else, or a number below 1.
     """
     count = int(windows) if isinstance(windows, str) and windows.isdecimal() and len(windows) < 20 else windows
-    number = count if isinstance(count, int) else 0
+    number = count if isinstance(count, int) and not isinstance(count, bool) else 0
     if count not in (None, "all") and number < 1:
         raise DataError(f"windows {brief(count)} is neither 'all' nor a number of 1 or more", "windows")
     return count
@@ -126,7 +126,7 @@ def check_stride(stride: int | None, lengths: Iterable[int]) -> None:
     """
     if stride is None:
         return
-    if not isinstance(stride, int) or stride < 1:
+    if not isinstance(stride, int) or isinstance(stride, bool) or stride < 1:
         raise DataError(f"stride {stride!r} is not a whole number of tokens; use 1 or more")
     shortest = min(lengths)
     if stride >= shortest:

@@ -23,7 +23,7 @@ from ..statistics.intervals import CONCLUSIVE, PERCENT, Average, familywise
 from . import perplexity
 from .against_truncation import past
 from .base import Metric, picked, rests_on
-from .cells import TABLE, change_cell, digits, exp
+from .cells import change_cell, digits, exp, signed
 from .far_repeats import distance_of, masks_of
 from .paired import short_length
 from .stored import Stored, Totals, sums_of
@@ -85,7 +85,7 @@ class Verdicts(Metric[Stored, VerdictRow]):
             if main & {row.schedule, row.against}:
                 names = [stored.markdown_name(label) for label in (row.schedule, row.against)]
                 agreeing = f"{row.agreeing:,} of {row.documents:,}"
-                over_all = f"{row.delta_nll:+.{TABLE}f}"
+                over_all = signed(row.delta_nll)
                 lines.append([*names, f"{row.length:,}", row.tokens, change_cell(row.change), agreeing, over_all])
         header = ["schedule", "against", "at", "tokens", "difference", "documents that agree", "over all tokens"]
         title = (
@@ -206,30 +206,30 @@ def effect(
         first: whether it is the first of a text, which says what the numbers are.
     """
     direction = better if change.mean < 0 else worse
-    counted = ""
+    counted = of_what = ""
     if change.documents > 1:
+        of_what = " in the average document" if first else ""
         counted = f", in {change.agreeing:,} of {change.documents:,}{' documents' if first else ''}"
     if few or change.low is None or change.high is None:
         if not change.mean:
             return f"changes nothing {where}"
         [mean] = _written(abs(change.mean))
-        return f"{direction} {mean} {unit}{_factor(change.mean, mean) if first else ''}{counted}, {where}"
+        factor = _factor(change.mean, mean) if first else ""
+        return f"{direction} {mean} {unit}{factor}{of_what}{counted}, {where}"
     if change.sign:
         size = -change if change.mean < 0 else change
         mean, low, high = _written(size.mean, size.low, size.high)
         factor = _factor(change.mean, mean) if first else ""
-        return f"{direction} {mean} ({low} to {high}) {unit}{factor}{counted}, {where}"
+        return f"{direction} {mean} ({low} to {high}) {unit}{factor}{of_what}{counted}, {where}"
     most = max(abs(change.low), abs(change.high))
     narrow = next((bound for bound in NARROW if most <= bound and change.mean * change.per_token >= 0), None)
     if narrow:
-        factor = _factor(narrow, f"{narrow:g}") if first else ""
-        return f"makes no difference larger than {narrow:g} {unit}{factor} {where}"
+        return f"makes no difference larger than {narrow:g} {unit}{of_what} {where}"
     mean, low, high = _written(change.mean, change.low, change.high, sign="+")
-    factor = _factor(change.mean, mean) if first else ""
     lower = f", {'lower' if change.mean < 0 else 'higher'}{counted[1:]}"
     whole = f", but {_written(change.per_token, change.low, sign='+')[0]} over all tokens"
     return (
-        f"is undecided {where}: {mean} ({low} to {high}) {unit}{factor}{lower}"
+        f"is undecided {where}: {mean} ({low} to {high}) {unit}{of_what}{lower}"
         f"{whole if change.mean * change.per_token < 0 else ''}"
     )
 
@@ -237,7 +237,8 @@ def effect(
 def _factor(nats: float, shown: str) -> str:
     """Describes a mean difference as a factor of perplexity, with the decimals that are shown of it."""
     _, _, decimals = shown.partition(".")
-    return f" (a perplexity factor of {exp(abs(nats)):,.{len(decimals)}f}) in the average document"
+    factor = exp(abs(nats))
+    return f" (a perplexity factor of {digits(factor, 4) if factor >= 1e6 else f'{factor:,.{len(decimals)}f}'})"
 
 
 def _written(*values: float | None, sign: str = "") -> list[str]:

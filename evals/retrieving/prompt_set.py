@@ -173,7 +173,7 @@ def check_depths(depths: str | int | Iterable[float]) -> tuple[float, ...]:
     places: set[float] = set()
     given: int | Iterable[float | str] = depths
     if isinstance(depths, str):
-        given = int(depths) if depths.isdecimal() and depths != "0" else depths.split(",")
+        given = int(depths) if depths.isdecimal() and depths != "0" and len(depths) < 20 else depths.split(",")
     if not isinstance(given, int):
         with suppress(TypeError, ValueError):
             places = set(map(float, given))

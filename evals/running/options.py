@@ -48,7 +48,7 @@ class PerplexityOptions(RunOptions):
         score: "all" tokens of a chat, or only the "assistant" tokens; see :mod:`ropescale.evals.data.chats`.
         windows: the maximum number of windows per document, or "all". If a document has more windows, evenly spaced
             ones are used (with 1, the first). None uses as many as ``budget_tokens`` allows.
-        budget_tokens: positions fed per schedule, shared among the documents, with at least one window each. None means
+        budget_tokens: positions fed per schedule, shared among the documents; at least one window of each. None means
             :data:`ropescale.evals.data.windows.BUDGET`, or no limit if ``windows`` is given.
         batch_tokens: the maximum number of positions fed together; at least one window is fed. None estimates the
             number that fits into memory.

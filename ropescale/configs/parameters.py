@@ -10,7 +10,18 @@ from ..files import Json, present
 from ..output.formatting import brief, listed
 from . import class_defaults
 from .class_defaults import ALL_LAYERS, PARTIAL_NAMES, THETA_NAMES
-from .section import LARGEST_THETA, RENAMED_BY, Parameters, Section, is_name, normalised, number, share, whole
+from .section import (
+    LARGEST_THETA,
+    RENAMED_BY,
+    RENAMED_TYPES,
+    Parameters,
+    Section,
+    is_name,
+    normalised,
+    number,
+    share,
+    whole,
+)
 
 _MOST_TYPES = 64
 """The largest accepted number of layer types with separate tables."""
@@ -209,7 +220,8 @@ def _ignored_forms(section: Section) -> Iterator[tuple[bool, str]]:
         old = str(stated.get("rope_type") or stated.get("type"))
         if old in RENAMED_BY and section.is_known:
             lacks = model_type.removesuffix("_text") not in RENAMED_BY[old]
-            yield lacks, f"{model_type} has no rope type {brief(old)}, and transformers stops; write its present name"
+            now = RENAMED_TYPES[old]
+            yield lacks, f"{model_type} has no rope type {brief(old)}, and transformers stops; write {now!r}"
     yield (
         own not in (None, "default") and bool(section.defaults.get("ignores_type")),
         f"rope_scaling has type {brief(own)}, and {model_type} only reads rope_type there, so transformers computes "

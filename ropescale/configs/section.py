@@ -20,7 +20,7 @@ from .finding import lengths_in
 Parameters = Data
 """Rope parameters under the keys of transformers 5."""
 
-_RENAMED_TYPES = {"su": "longrope", "mrope": "default"}
+RENAMED_TYPES = {"su": "longrope", "mrope": "default"}
 RENAMED_BY = {"su": ("phi3", "phi4_multimodal"), "mrope": ("qwen2_vl", "qwen2_5_vl")}
 """The model types, also with ``_text``, whose classes know these old names of rope types."""
 
@@ -227,7 +227,7 @@ def normalised(parameters: Json) -> Parameters:
     for kind in (new, old):
         if kind and not is_name(kind):
             raise ConfigError(f"rope_type must be a name such as 'yarn', not {brief(kind)}")
-    if new and old and _RENAMED_TYPES.get(str(old), old) != _RENAMED_TYPES.get(str(new), new):
+    if new and old and RENAMED_TYPES.get(str(old), old) != RENAMED_TYPES.get(str(new), new):
         raise ConfigError(f"the rope parameters have rope_type {brief(new)} and type {brief(old)}; keep one")
     kind = str(new or old or "default")
     if kind == "mrope" and not isinstance(parameters.get("mrope_section"), (list, tuple)):
@@ -235,7 +235,7 @@ def normalised(parameters: Json) -> Parameters:
     if not (new or old) and any(name in parameters for name in ("rope_type", "type", *chain(*_REQUIRED.values()))):
         raise _lacking("scaling", ["rope_type"], "stops or scales nothing")
     rest = {key: value for key, value in parameters.items() if key not in ("rope_type", "type")}
-    return {"rope_type": _RENAMED_TYPES.get(kind, kind), **rest}
+    return {"rope_type": RENAMED_TYPES.get(kind, kind), **rest}
 
 
 LARGEST = 2**53

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, astuple, dataclass, replace
 from functools import partial
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any, get_args
 
 from ..configs.configuration import Configuration, in_both_dialects, unread_by_v4
@@ -137,8 +137,12 @@ class Export:
     @property
     def options(self) -> str:
         """The options of the first command that set the schedule or its length; "" if there are none."""
-        words = self.commands[0].words if self.commands else ()
-        return " ".join(word for word in words if word not in _FIXED and _SETS.match(word))
+        shown: list[str] = []
+        for before, word in pairwise(("", *(self.commands[0].words if self.commands else ()))):
+            named = word not in _FIXED and _SETS.match(word)
+            if named or (word.isdigit() and shown[-1:] == [before]):
+                shown.append(word)
+        return " ".join(shown)
 
     @property
     def refusal(self) -> str | None:
@@ -297,6 +301,8 @@ def words(specs: Mapping[str, str], request: Request) -> tuple[str, ...]:
         return ()
     length = request.original_length
     told = ["--original-length", str(length)] if length else []
+    if request.target_length and "factor=" not in spec:
+        told += ["--target-length", str(request.target_length)]
     return ("--schedule", spec, *told, *scaling_option(request))
 
 

@@ -64,10 +64,10 @@ class LlamaCppEngine(Engine):
         route = route_of(serving)
         if route is None:
             return []
-        of = serving.model if route == "converted" else serving.source.folder or serving.model
+        of = serving.model if route in ("converted", "patched") else serving.source.folder or serving.model
         if route == "patched":
             folder = argument(f"{PurePath(of).name}-{serving.length}")
-            write = shell("ropescale", "patch", of, "-o", folder, *_spec(serving))
+            write = shell("ropescale", "patch", of, "-o", folder, *serving.revision, *_spec(serving))
             note = f"{folder}.gguf is the output of llama.cpp's convert_hf_to_gguf.py for {folder}"
             return [write, _server(serving, f"{folder}.gguf", note=note)]
         gguf = argument(f"{PurePath(of).name}.gguf")

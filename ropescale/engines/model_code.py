@@ -48,7 +48,8 @@ def architecture(layers: Layers) -> str | None:
     stated = layers.configuration.raw.get("architectures")
     first = cut(stated[0], 100) if isinstance(stated, list) and stated and isinstance(stated[0], str) else None
     usual = load()["architectures"].get(layers.whole_type)
-    if usual and first and first.endswith("Model") and first.startswith(usual.partition("For")[0]):
+    stem = (usual or "").partition("For")[0]
+    if usual and first in (f"{stem}Model", f"{stem}TextModel"):
         return usual
     return first or usual
 

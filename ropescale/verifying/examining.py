@@ -138,9 +138,8 @@ def examine(
         in_memory = "applies to a checkpoint, and this model is already loaded; leave it out"
         _refuse({**loading, "revision": revision}, in_memory)
         before = configuration_before(model)
-        report = examine_model(
-            model, _wanted(before if installed(model) is None else {}, before, schedule, like, _PROBE)
-        )
+        now: Json = whole_config(model).to_dict() if installed(model) is None else {}
+        report = examine_model(model, _wanted(now, before, schedule, like, _PROBE))
         if generate and report.live:
             _examine_generation(model, report, wanted, say)
         return report

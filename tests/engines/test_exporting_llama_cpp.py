@@ -48,6 +48,16 @@ def test_another_theta_is_what_a_deepseek_file_takes(spec, tmp_path):
     assert _as_asked(done) and "deepseek2.rope.freq_base=float:" in done.commands[0].text
 
 
+def test_a_folder_that_is_patched_first_has_the_length_that_was_asked_for(tmp_path):
+    scaling = {"type": "yarn", "factor": 40, "original_max_position_embeddings": 4096, "mscale": 1, "mscale_all_dim": 1}
+    folder = _folder(DEEPSEEK | {"max_position_embeddings": 163840, "rope_scaling": scaling}, tmp_path)
+    asked = {"target_length": "512k", "replace_scaling": True}
+    done = export(folder, "llama.cpp", "abf:rope_theta=1000000", **asked)
+    words = shlex.split(done.commands[0].text.replace("\\\n", ""))
+    assert words[:3] == ["ropescale", "patch", str(folder)]
+    assert words[words.index("--target-length") + 1] == "524288" and "--target-length 524288" in done.options
+
+
 def test_the_card_of_a_patched_deepseek_has_no_flags_that_would_be_wrong(tmp_path):
     text = card(tmp_path / "README.md", make_plan(DEEPSEEK, "yarn:factor=8"), "org/name").decode()
     assert "llama-server" not in text and "llama.cpp cannot compute this schedule (yarn for deepseek_v3)" in text

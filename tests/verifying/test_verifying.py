@@ -108,6 +108,8 @@ def test_a_lost_schedule_without_a_record_is_caught_by_what_it_should_be(folder,
         assert "name the original (--like)" in ran("verify", lost, "--schedule", spec, code=1)[1]
     with pytest.raises(VerificationError, match="does not have the intended table"):
         ropescale.verify(lost, like=patched)
+    with pytest.raises(VerificationError, match="does not have the intended table"):
+        ropescale.verify(AutoModelForCausalLM.from_pretrained(patched), schedule="as-is")
     assert ropescale.verify(AutoModelForCausalLM.from_pretrained(kept), like=patched).live
     for spec, error, why in (
         ("yrn", ScheduleError, "did you mean 'yarn'"),

@@ -89,6 +89,7 @@ def test_ids_are_cut_like_texts():
 
 WRONG = [
     (PerplexityOptions, {"windows": 0}, "windows 0 is neither 'all' nor"),
+    (PerplexityOptions, {"windows": True}, "windows True is neither 'all' nor"),
     (PerplexityOptions, {"windows": "all", "stride": 8}, "windows is given, but a stride measures whole.*drop one"),
     (PerplexityOptions, {"budget_tokens": 0}, "budget_tokens must be 1 or more, not 0"),
     (PerplexityOptions, {"max_docs": 0}, "max_docs must be 1 or more"),

@@ -111,6 +111,12 @@ def test_training_data_is_read_by_its_fields_whoever_wrote_it(tmp_path, write, r
         assert read == 2 * expected, file.name
 
 
+@pytest.mark.parametrize("row", [{"text": {"a": 1}}, {"messages": []}, {"prompt": "x", "completion": 4}])
+def test_a_file_of_other_contents_with_a_documents_field_is_text(tmp_path, row):
+    write_files(tmp_path, {"a.txt": "first", "b.json": json.dumps(row)})
+    assert contents(read_texts(tmp_path)) == ["first", json.dumps(row)]
+
+
 def test_the_format_is_said_in_one_line(tmp_path, ran, checkpoint):
     rows = [{"prompt": "one two three " * 9, "completion": "four"}]
     (tmp_path / "rows.json").write_text(json.dumps(rows), encoding="utf-8")
@@ -305,7 +311,7 @@ def test_bos_is_the_tokenizers_unless_told_otherwise():
     assert bos_id(7, None) == bos_id("7", None) == 7
     with pytest.raises(DataError, match=r"needs a BOS token.*bos=no"):
         bos_id("yes", without)
-    for wrong in ("9" * 5000, "maybe"):
+    for wrong in ("9" * 5000, "maybe", True, False):
         with pytest.raises(DataError, match="bos must be auto, yes, no"):
             bos_id(wrong, with_bos)
 
