@@ -39,7 +39,7 @@ FIELDS: Mapping[str, Sequence[str]] = {
     "yarn": (
         "",
         ",beta_fast=16",
-        ",beta_fast=64",
+        ",beta_fast=8",
         ",beta_slow=0.5",
         ",truncate=false",
         ",beta_fast=8,truncate=false",
