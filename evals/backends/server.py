@@ -286,7 +286,7 @@ class ServedModel(Backend):
 
 @dataclass(frozen=True)
 class Asking:
-    """What a server is asked about a batch.
+    """The request for a batch that a server scores.
 
     Attributes:
         name: the batch's name for messages.

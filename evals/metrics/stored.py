@@ -291,7 +291,7 @@ class Stored(Measured):
 
     @property
     def _cut(self) -> list[object]:
-        """What determines the windows and the scored tokens."""
+        """The facts that determine the windows and the scored tokens."""
         texts = [(each.sha256, each.scored) for each in self.identified]
         settings = map(self.protocol.get, ("stride", "name", "score"))
         return [texts, self.windows_per_text, self.bos, *settings]

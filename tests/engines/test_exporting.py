@@ -561,10 +561,11 @@ def test_wrong_usage_exits_with_2_and_one_line(words, message, tmp_path, ran):
 
 
 ZORBLAX = LLAMA | {"model_type": "zorblax", "architectures": ["ZorblaxForCausalLM"]}
+ODD = [LLAMA | {"architectures": [name]} for name in ("HydraModel", "LlamaBidirectionalModel")]
 WRAPPED = {"model_type": "zorblax", "architectures": ["ZorblaxForConditionalGeneration"], "language_config": LLAMA}
 
 
-@pytest.mark.parametrize("config", [ZORBLAX, WRAPPED, LLAMA | {"architectures": ["HydraModel"]}])
+@pytest.mark.parametrize("config", [ZORBLAX, WRAPPED, *ODD])
 @pytest.mark.parametrize("engine", ["transformers5", "transformers4"])
 def test_of_a_type_or_class_that_nothing_has_it_is_not_known_what_is_computed(engine, config, tmp_path, capsys):
     folder = write_checkpoint(tmp_path, config)

@@ -207,6 +207,8 @@ def test_every_length_has_its_own_windows_and_its_own_frozen_tables():
 
 
 def test_the_protocol_says_sliding_and_names_the_stride():
+    with pytest.raises(DataError, match="stride True is not a whole number of tokens"):
+        perplexity(llama(), documents(1, 40), [16], stride=True)
     result = perplexity(llama(), [*documents(2, 40), documents(1, 10)[0]], [16], stride=8)
     assert (result.protocol["mode"], result.protocol["stride"]) == ("sliding", 8)
     line = result.to_markdown().splitlines()[-1]
