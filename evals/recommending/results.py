@@ -301,14 +301,15 @@ class Recommendation(Saved):
         return "\n\n".join([*commands, *finalists_table(self, 4)])
 
     def rests_on(self) -> str:
-        """Describes the windows that were measured, and the intervals."""
+        """Describes the windows that were measured, and the intervals if there are any."""
         number = self.protocol["held_out_windows"]
         length = self.protocol["target_length"]
         on = f"Measured on {number:,} piece{'s' * (number != 1)} of the text ({length:,} tokens each)"
         apart = self.protocol["race_windows"] and self.protocol["race_windows"] + number == self.data["windows"]
-        note = f" {self.answer.note}" if self.answer.note else ""
-        said = f"{on}{', not used to choose schedules' if apart else ''}"
-        return f"{said}. Differences are those in the average document; their {PERCENT} intervals hold together.{note}"
+        said = f"{on}{', not used to choose schedules' if apart else ''}."
+        if any(row.low is not None for row in self.finalists):
+            said += f" Differences are those in the average document; their {PERCENT} intervals hold together."
+        return " ".join(filter(None, [said, self.answer.note]))
 
     def protocol_line(self) -> str:
         """Returns sentences that describe the race and the protocol."""

@@ -149,6 +149,7 @@ def test_what_a_text_cannot_decide_is_said_before_and_after_alike(model, capsys,
     assert (f"{before}{kept}; the schedule with the lowest loss is named all the same\n" in said[0]) == bool(few)
     assert found.answer.answer.startswith(f"Undecided, because {needs.format('')}: ") == bool(few)
     assert ("a verdict needs" in found.answer.answer) == bool(few) and not (few and found.answer.decided)
+    assert ("intervals hold together" in found.rests_on()) == (not few), "so few have no interval"
     most = re.search(r"at most ([\d,]+) tokens to feed", said[0])[1]
     assert found.protocol["tokens_fed"] <= int(most.replace(",", "")), "nothing is measured twice"
 
