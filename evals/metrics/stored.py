@@ -350,8 +350,15 @@ def _numbers_by_text(stored: Stored) -> list[Sequence[int]]:
 
 
 def _of_source(stored: S, name: str, windows: Sequence[int]) -> S:
-    """Returns the part of a measurement that belongs to a source, which has these windows."""
+    """Returns the part of a measurement that belongs to a source, which has these windows.
+
+    The part lacks the lengths at which none of its tokens counts.
+    """
     part = part_of(stored, windows)
+    passes = []
+    for run in part.passes:
+        lengths = [length for length in run.lengths if any(part.totals(run.schedule, length).counts)]
+        passes += [replace(run, lengths=lengths)] if lengths else []
     longest = max(part.passes, key=lambda run: run.lengths[-1])
     data: DataFacts = {
         "source": name,
@@ -360,7 +367,7 @@ def _of_source(stored: S, name: str, windows: Sequence[int]) -> S:
         "windows": len(longest.nll),
         "tokens": sum(sums_of(part.wanted(longest.nll)).counts),
     }
-    return replace(part, data=data, whole=stored.groups)
+    return replace(part, passes=passes, data=data, whole=stored.groups)
 
 
 def part_of(stored: S, windows: Sequence[int]) -> S:

@@ -295,11 +295,14 @@ def test_token_ids_cost_what_a_plain_loop_says_and_have_no_bytes(ran, checkpoint
     assert "2 given as token ids" in ran("eval", checkpoint, "--data", source, "--lengths", "32", "--verbose")[0]
 
 
-def test_chats_without_a_token_of_the_assistant_in_reach_are_refused(refused, checkpoint, tmp_path):
+def test_chats_without_a_token_of_the_assistant_in_reach_are_refused(ran, refused, checkpoint, tmp_path):
     source = saved(tmp_path, "jsonl", [{"messages": TALK[1:]}])
     words = ["--score", "assistant", "--lengths", "20", "--windows", "1"]
     said = "no chat has a token of the assistant within its first 20 positions; use longer lengths (--lengths)"
     assert said in refused("eval", checkpoint, "--data", source, *words)
+    early = saved(tmp_path / "early", "jsonl", [{"messages": TALK}])
+    parts = measured(ran, checkpoint, source, "--data", early, *words[:2], "--lengths", "20,48")["sources"]
+    assert [[row["length"] for row in parts[name]["rows"]] for name in (source, early)] == [[48], [20, 48]]
     source = saved(tmp_path, "jsonl", [{"messages": TALK[1:2]}, {"messages": TALK}])  # only the first has no answer
     words = ["--score", "assistant", "--lengths", "20,4k"]
     assert "no document has the 4,095 tokens needed" in refused("eval", checkpoint, "--data", source, *words)
