@@ -119,7 +119,7 @@ def translate(error: BaseException, command: str | None = None) -> tuple[int, st
         return WRONG_INPUT, _usage_sentence(error)
     if isinstance(error, OSError) and error.strerror:
         return translate(failed(f"{error.filename2 or error.filename or 'a file'} cannot be used", error))
-    if isinstance(error, MemoryError) or (isinstance(error, ImportError) and "failed to map segment" in str(error)):
+    if isinstance(error, MemoryError):
         return FAILED, "not enough memory; provide more, or reduce the task"
     return FAILED, _one_line(f"unexpected {type(error).__name__}: {error}; run with --debug to see where")
 

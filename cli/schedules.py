@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -41,9 +40,7 @@ def command(name: str | None, as_json: bool) -> None:
         rows = []
         for each in described:
             needed = ", ".join(field["name"] for field in each["fields"] if field["required"])
-            paper = each["paper"] or ""  # the arXiv number, else author and year
-            cited = re.search(r"arXiv:[\d.]+\d", paper) or re.match(r".* \d{4}(?=[,;]|$)", paper)
-            rows.append([each["name"], each["does"], needed or "-", cited[0] if cited else "-"])
+            rows.append([each["name"], each["does"], needed or "-", lookup(each["name"]).cited or "-"])
         show(markdown(["schedule", "effect", "needs", "paper"], rows))
 
 

@@ -117,7 +117,7 @@ Listing = Mapping[str, Entry]
 
 def with_files(record: Json, files: Listing) -> bytes:
     """Returns the record as JSON, with the list of written files, which ``force`` may replace later."""
-    return as_json({**record, "files": files}, RECORD)
+    return as_json({**record, "files": files})
 
 
 def files_in(folder: Path) -> Listing | None:
@@ -151,27 +151,12 @@ def undo(new: Json, old: Json) -> Data:
     }
 
 
-def as_json(value: Json, name: str) -> bytes:
+def as_json(value: Json) -> bytes:
     """Encodes a value as the JSON of ropescale's files: UTF-8, indented, with a final newline.
 
-    Args:
-        value: the value to encode. Infinity is allowed, because transformers 4 wrote it into configurations of Mamba
-            hybrids.
-        name: the file's name, for the message.
-
-    Raises:
-        ConfigError: the value contains NaN.
+    Infinity is allowed, because transformers 4 wrote it into configurations of Mamba hybrids.
     """
-    if _holds_nan(value):
-        raise ConfigError(f"{name} contains NaN; correct it first")
     try:
         return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
     except UnicodeEncodeError:  # half a surrogate pair, or a path that is not UTF-8
         return (json.dumps(value, indent=2) + "\n").encode()
-
-
-def _holds_nan(value: object) -> bool:
-    if isinstance(value, float):
-        return math.isnan(value)
-    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
-    return any(map(_holds_nan, inner))

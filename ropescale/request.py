@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TypedDict, TypeVar, Unpack, cast
 
@@ -11,7 +11,6 @@ from .files import Json
 from .lengths import parse_length
 from .output.formatting import brief
 from .rope import Rope
-from .schedules.base import suggest
 
 T = TypeVar("T")
 
@@ -98,23 +97,6 @@ def options_in(given: Json, *without: str) -> RequestOptions:
     """Returns those of the given parameters that are options of a request, ``without`` some."""
     names = [name for name in RequestOptions.__annotations__ if name in given and name not in without]
     return cast(RequestOptions, {name: given[name] for name in names})
-
-
-def refuse_unknown(function: str, given: Iterable[str], known: Collection[str]) -> None:
-    """Raises TypeError for an unknown keyword, as Python itself does.
-
-    Args:
-        function: the public name, such as ``ropescale.patch``.
-        given: the keywords of the call.
-        known: the function's keywords.
-
-    Raises:
-        TypeError: a keyword is unknown; the message names the function and the closest keyword.
-    """
-    for name in given:
-        if name not in known:
-            advice = suggest(name, known, f"it takes {', '.join(known)}")
-            raise TypeError(f"{function}() got an unexpected keyword argument {name!r}; {advice}")
 
 
 # ---------------------------------------------------------------------------------------------------------

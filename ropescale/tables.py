@@ -10,7 +10,7 @@ from .checkpoints.locating import find_model
 from .errors import ConfigError
 from .lengths import parse_length
 from .planning.plan import is_as_is, make_plan, refuse_unused
-from .request import Request, RequestOptions, refuse_unknown
+from .request import Request, RequestOptions
 from .schedules import Frequencies
 from .schedules.as_is import stock_table
 
@@ -34,7 +34,6 @@ def frequencies(
     Raises:
         RopescaleError: the model or the schedule is invalid, or the schedule does not fit the model.
     """
-    refuse_unknown("ropescale.frequencies", options, RequestOptions.__annotations__)
     request = Request.of(schedule, **options)
     plan = make_plan(configuration_of(model, schedule, request.on_top), request)
     refuse_unused(request, {*plan.used, "original_length"})

@@ -39,7 +39,7 @@ def new_files(
         plan: the plan of a schedule, or of the keys that the checkpoint lacks (see :func:`completed`).
         earlier: the record of an earlier patch of the source's files.
     """
-    files = {} if plan.planned is plan.original else {"config.json": as_json(plan.config, "config.json")}
+    files = {} if plan.planned is plan.original else {"config.json": as_json(plan.config)}
     if plan.changes:
         files["README.md"] = card(source / "README.md", plan, name)
     tokenizer = raised_tokenizer(source, plan.length, earlier)
@@ -61,7 +61,7 @@ def raised_tokenizer(folder: Path, length: int, earlier: Record | None) -> bytes
     tokenizer, limit = optional_json(folder / _TOKENIZER), _makers_limit(folder, earlier)
     if limit is None or tokenizer[_LIMIT] == max(length, limit):
         return None
-    return as_json({**tokenizer, _LIMIT: int(max(length, limit))}, _TOKENIZER)
+    return as_json({**tokenizer, _LIMIT: int(max(length, limit))})
 
 
 _TOKENIZER, _LIMIT = "tokenizer_config.json", "model_max_length"

@@ -55,7 +55,7 @@ class SavedSchedule:
         The record gets the limit of the folder's tokenizer.
         """
         self.record.update(raised_limit(folder, self.plan.length, self.earlier))
-        files = {"config.json": as_json(self.plan.config, "config.json")}
+        files = {"config.json": as_json(self.plan.config)}
         files |= new_files(folder, str(self.record["source"]), self.plan, self.earlier)
         for each, content in files.items():
             write_synced(folder / each, content)
@@ -91,7 +91,7 @@ def saved_schedule(model: nn.Module) -> SavedSchedule:
         base = _changed_since(config, make_plan(config, plan.request).config, model)
     kept = source if base == config else None
     new = make_plan(base, plan.request)
-    record = record_of(kept, new, name) if kept else make_record(new, source_name(name), as_json(base, "config.json"))
+    record = record_of(kept, new, name) if kept else make_record(new, source_name(name), as_json(base))
     return SavedSchedule(new, record, source)
 
 

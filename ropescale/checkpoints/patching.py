@@ -22,7 +22,7 @@ from ..files import local_path, open_regular, sha256, sweep_leftovers, translate
 from ..output.formatting import brief, cut
 from ..planning.plan import Plan, make_plan, refuse_unused
 from ..record import RECORD, as_json, files_in, with_files
-from ..request import Request, RequestOptions, refuse_unknown
+from ..request import Request, RequestOptions
 from ..schedules import specs
 from .backups import BACKUP, is_interrupted, put_back, refuse_links, write_in_place
 from .contents import changes, completed, following, new_files, number, optional_json, record_of, source_name
@@ -97,11 +97,9 @@ def patch_checkpoint(
     Raises:
         RopescaleError: the input is invalid, or a file cannot be written; no partial result remains.
     """
-    own = ("like", "link", "revision", "in_place", "dry_run", "force")
-    refuse_unknown("ropescale.patch_checkpoint", options, (*own, *RequestOptions.__annotations__))
+    request = Request.of("as-is" if schedule is None else schedule, **options)
     if (schedule is None) is (like is None):
         raise ScheduleError("name either a schedule or the target of a draft head", "schedule", "like")
-    request = Request.of("as-is" if schedule is None else schedule, **options)
     specs.parse(request.spec)  # reject a misspelt schedule before checking folders
     _refuse_contradiction(model, out, link, in_place, dry_run, force)
     folder = local_path(model)
@@ -131,7 +129,7 @@ def patch_checkpoint(
         record = record_of(stored, plan, str(model))
         warnings = [*refused, *warnings_of(source, plan, weights=not dry_run or folder.is_dir())]
         result = PatchedCheckpoint(None, plan, warnings)
-        result.changes = changes(stored, {**files, RECORD: as_json(record, RECORD)})
+        result.changes = changes(stored, {**files, RECORD: as_json(record)})
     if in_place:
         refuse_links(source, [*files, RECORD])
     if dry_run:
@@ -140,7 +138,7 @@ def patch_checkpoint(
         listed = files_in(source)  # of a folder that ropescale built before
         with translated(source):
             digests = {name: {"sha256": sha256(content)} for name, content in files.items()}
-            kept = as_json(record, RECORD)
+            kept = as_json(record)
             written = kept if listed is None else with_files(record, {**listed, **digests})
             write_in_place(source, {**files, RECORD: written})
         result.folder = source

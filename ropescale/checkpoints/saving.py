@@ -160,9 +160,9 @@ def write_adapter_base(
     for path in sorted(folder.rglob(ADAPTER)):
         # PEFT resolves a relative path from the working directory, not from the adapter's folder.
         named = {"base_model_name_or_path": os.path.abspath(target / BASE), "revision": None}
-        write_synced(path, as_json({**read_json(path), **named}, ADAPTER))
+        write_synced(path, as_json({**read_json(path), **named}))
         if path.parent != folder:  # a further adapter, whose subfolder has its name
-            write_synced(path.parent / RECORD, as_json(saved.record, RECORD))
+            write_synced(path.parent / RECORD, as_json(saved.record))
     if tokenizer is not None:
         save_pretrained(tokenizer, folder)
     if raised := raised_tokenizer(folder, saved.plan.length, saved.earlier):
@@ -256,7 +256,7 @@ def _keep_resumable(folder: Path) -> None:
         with quiet_transformers("transformers.configuration_utils"):
             PreTrainedConfig.from_json_file(str(path))
     except AttributeError:
-        write_synced(path, as_json({key: value for key, value in config.items() if key != "rope_scaling"}, path.name))
+        write_synced(path, as_json({key: value for key, value in config.items() if key != "rope_scaling"}))
 
 
 def _is_trainers(name: str) -> bool:

@@ -13,7 +13,7 @@ from ..configs.class_defaults import ALL_LAYERS, PARTIAL_NAMES, THETA_NAMES
 from ..configs.configuration import Configuration
 from ..configs.finding import ORIGINAL, placed
 from ..files import Data, Json, present
-from ..output.formatting import fenced, shell_word, visible
+from ..output.formatting import fenced, shell_word, value_text, visible
 from ..planning.plan import Plan
 from ..rope import Rope
 from ..schedules.as_is import stock_table
@@ -162,6 +162,9 @@ EVERY: frozenset[str] = frozenset("default linear dynamic yarn llama3 longrope p
 
 LOST = ("dropped", "unsupported")
 
+BASE_ROPE = "base RoPE"
+"""What an engine computes that does not scale the frequencies."""
+
 
 @dataclass(frozen=True)
 class Difference:
@@ -171,15 +174,22 @@ class Difference:
         field: the field of the schedule: ``frequencies``, or a number that determines frequencies or scales, such as
             ``factor``.
         status: how the engine treats the field; ``honoured`` if there is only a condition to meet.
-        computes: the value that the engine computes instead.
+        value: what the engine computes instead: a number or a truth value, or words where no single number says it.
         warning: the sentence for the user without its subject, where ``{s}`` stands for the ending of the verb's third
             person; empty for no warning.
+        loads: whether the engine loads the model all the same.
     """
 
     field: str
     status: Status
-    computes: str
+    value: str | float
     warning: str = ""
+    loads: bool = True
+
+    @property
+    def computes(self) -> str:
+        """What the engine computes instead, as text."""
+        return value_text(self.value)
 
     @property
     def prevents(self) -> bool:
@@ -197,11 +207,16 @@ class Difference:
     @classmethod
     def base_rope(cls, warning: str) -> Difference:
         """Returns the difference of an engine that does not scale the frequencies."""
-        return cls("frequencies", "dropped", "base RoPE", warning)
+        return cls("frequencies", "dropped", BASE_ROPE, warning)
 
     @classmethod
     def stops(cls, warning: str = "", computes: str = "stops with an error") -> Difference:
-        """Returns the difference of an engine that cannot run the model with this schedule."""
+        """Returns the difference of an engine that stops at the model with this schedule."""
+        return cls("frequencies", "unsupported", computes, warning, loads=False)
+
+    @classmethod
+    def other_table(cls, warning: str, computes: str = "another table") -> Difference:
+        """Returns the difference of an engine that runs the model, but never with this schedule."""
         return cls("frequencies", "unsupported", computes, warning)
 
     @classmethod
@@ -221,13 +236,13 @@ class Difference:
         """
         verb, source = ("compute", " from the lengths") if of_lengths else ("recompute", "")
         text = f"{verb}{{s}} the attention factor{where}{source} ({computed:.4g} instead of {asked:.4g})"
-        return cls("attention factor", "recomputed", f"{computed:.6g}", text)
+        return cls("attention factor", "recomputed", computed, text)
 
     @classmethod
     def always_truncates(cls, where: str = "") -> Difference:
         """Returns the difference of an engine that always rounds yarn's ramp to whole pairs."""
         text = f"always round{{s}} the ramp to whole pairs{where} (truncate = true)"
-        return cls("truncate", "dropped", "true", text)
+        return cls("truncate", "dropped", True, text)
 
     @classmethod
     def one_list(cls) -> Difference:
@@ -254,7 +269,7 @@ class Difference:
     @classmethod
     def ignores_factor(cls) -> Difference:
         """Returns the difference of an engine that ignores the factor of proportional RoPE."""
-        return cls("factor", "dropped", "1", "ignore{s} the factor of proportional RoPE")
+        return cls("factor", "dropped", 1, "ignore{s} the factor of proportional RoPE")
 
 
 def sentence(engines: list[str], warning: str) -> str:

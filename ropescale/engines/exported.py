@@ -6,7 +6,6 @@ import math
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import asdict, astuple, dataclass, replace
 from functools import partial
 from itertools import chain, pairwise
@@ -24,6 +23,7 @@ from ..schedules import names
 from ..schedules.as_is import stock_table
 from . import ENGINES
 from .base import (
+    BASE_ROPE,
     LOST,
     Command,
     Difference,
@@ -185,7 +185,7 @@ def exported(engine: Engine, serving: Serving, schedules: Mapping[str, str]) -> 
         because = f": {why}".replace("{s}", "s") if why else ""
         reason = f"{engine.name} cannot compute this schedule ({layers.kind} for {layers.model_type}){because}"
     how = _evidence(engine, spelled, differences)
-    stops = any("stops" in each.computes for each in chain(*differences))
+    stops = not all(each.loads for each in chain(*differences))
     return Export(
         model=serving.model,
         engine=engine.name,
@@ -230,7 +230,7 @@ def largest(kinds: Iterable[Distance]) -> Distance:
 
 def distance(layers: Layers, differences: Iterable[Difference]) -> Distance:
     """Computes how far an engine with these differences is, for one kind of layer."""
-    found = {each.field: _value(each.computes) for each in differences if each.status != "honoured"}
+    found = {each.field: _parameter(each.value) for each in differences if each.status != "honoured"}
     others = ("switch", "attention factor", "softmax scale")
     changed = {_KEYS.get(field, field): value for field, value in found.items() if field not in others}
     # An engine that reads no rope_parameters reads no theta in them either.
@@ -252,11 +252,11 @@ def distance(layers: Layers, differences: Iterable[Difference]) -> Distance:
     )
 
 
-def _value(computes: str) -> Any:
-    """Returns the value that an engine computes as a rope parameter, infinite if it is not one."""
-    with suppress(ValueError):
-        return float(computes)
-    return {"base RoPE": "default", "true": True}.get(computes, math.inf)
+def _parameter(value: str | float) -> Any:
+    """Returns what an engine computes as a rope parameter, infinite if words alone describe it."""
+    if value == BASE_ROPE:
+        return "default"
+    return math.inf if isinstance(value, str) else value
 
 
 # ---------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from ..planning.layers import is_windowed
 from ..record import softmax_factor
 from ..schedules.by_parts import temperature
 from . import model_code
-from .base import EVERY, Command, Difference, Engine, Layers, Serving, shell
+from .base import BASE_ROPE, EVERY, Command, Difference, Engine, Layers, Serving, shell
 from .model_code import is_in_transformers
 
 PATH = Path(__file__).with_suffix(".json")
@@ -94,7 +94,7 @@ class LlamaCppEngine(Engine):
             shared = architecture(layers) in known.SLIDING_SHARES_THETA and is_windowed(layers.key)
             if shared and theta != layers.parameters["rope_theta"]:
                 text = f"uses the theta of {full.key} for {layers.key} as well"
-                yield Difference("theta", "recomputed", f"{theta:.10g}", text)
+                yield Difference("theta", "recomputed", theta, text)
             if route == "options" and layers.kind == "yarn":
                 usual, asked = temperature(layers.parameters["factor"]), layers.attention_factor
                 if not math.isclose(asked, usual, rel_tol=1e-6) and not _corrected(layers, usual):
@@ -226,7 +226,7 @@ def _refused(serving: Serving, layers: Layers) -> Iterator[Difference]:
     elif any(each.field == "frequencies" for each in converted(layers)):
         yield from converted(layers)
     elif layers is _changed(serving) or layers.kind != "default":
-        yield Difference.stops(why_not(serving) or "cannot distinguish these layers", "-")
+        yield Difference.other_table(why_not(serving) or "cannot distinguish these layers", "-")
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -281,9 +281,9 @@ def _written(layers: Layers) -> Iterator[Difference]:
     elif found is None:
         yield Difference.unknown(f"its converter was not checked with {layers.kind} for {layers.model_type}")
     elif found:
-        what, computes = (
-            (f"{layers.kind} scaling", "base RoPE") if found != "theta" else ("rope_theta", "another theta")
-        )
+        what, computes = f"{layers.kind} scaling", BASE_ROPE
+        if found == "theta":
+            what, computes = "rope_theta", "another theta"
         text = f"its converter writes no {what} for {layers.model_type}"
         yield Difference("frequencies", "dropped", computes, text)
 
@@ -300,7 +300,7 @@ def _computed(layers: Layers) -> Iterator[Difference]:
         text = "its converter drops per-pair factors for this architecture, silently leaving base RoPE"
         yield Difference.base_rope(text)
     if kind == "longrope" and layers.changes_with_length:
-        yield replace(Difference.one_list(), computes="once, by the context's size (-c)")
+        yield replace(Difference.one_list(), value="once, by the context's size (-c)")
     if kind == "yarn":
         asked, computed = layers.attention_factor, converted_attention_factor(layers)
         if not math.isclose(asked, computed, rel_tol=1e-6):
@@ -308,8 +308,8 @@ def _computed(layers: Layers) -> Iterator[Difference]:
         if not layers.is_truncated:
             yield Difference.always_truncates()
         if betas_told(stated) and name not in known.READS_BETAS:
-            yield Difference("beta_fast", "recomputed", "32", "reads betas other than 32, 1 only from its command line")
-            yield Difference("beta_slow", "recomputed", "1")
+            yield Difference("beta_fast", "recomputed", 32, "reads betas other than 32, 1 only from its command line")
+            yield Difference("beta_slow", "recomputed", 1)
     if kind == "dynamic":
         yield Difference.base_rope("has no dynamic scaling and uses base RoPE")
     if kind == "llama3" and layers.model_type not in CARRIES_LLAMA3:
@@ -341,10 +341,10 @@ def converted_softmax_scale(layers: Layers) -> Iterator[Difference]:
         computed = temperature(stated["factor"], weight or 1.0) ** 2
         text = f"derives a softmax scale of its own from the scaling factor ({computed:.4g} instead of {asked:.4g})"
         if not math.isclose(asked, computed, rel_tol=1e-6):
-            yield Difference("softmax scale", "recomputed", f"{computed:.6g}", text)
+            yield Difference("softmax scale", "recomputed", computed, text)
     elif not math.isclose(asked, 1.0, rel_tol=1e-6):
         text = f"leaves out the softmax scale of mscale_all_dim for {layers.model_type}"
-        yield Difference("softmax scale", "dropped", "1", text)
+        yield Difference("softmax scale", "dropped", 1, text)
 
 
 def betas_told(parameters: Mapping[str, float]) -> list[str]:

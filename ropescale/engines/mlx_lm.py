@@ -194,12 +194,12 @@ def _lost(layers: Layers) -> Iterator[Difference]:
     elif found == "stops":
         yield Difference.stops(f"stop{{s}} with an error at {kind} for {code}")
     elif found == "pairs":
-        yield Difference.wrong_pairs(layers, "rotates the wrong pairs")
+        yield replace(Difference.wrong_pairs(layers, "rotates the wrong pairs"), loads=True)
     elif found == "width":
         width = f"{layers.rope.rotary_dim} of {layers.rope.head_dim} coordinates of {where}"
-        yield Difference.stops(f"does not rotate the {width}", "another width")
+        yield Difference.other_table(f"does not rotate the {width}", "another width")
     elif found:
-        yield Difference.stops(f"computes another table for {where} under {kind}", "another table")
+        yield Difference.other_table(f"computes another table for {where} under {kind}")
 
 
 def _other_numbers(layers: Layers) -> Iterator[Difference]:
@@ -212,7 +212,7 @@ def _other_numbers(layers: Layers) -> Iterator[Difference]:
         computed = longrope_scale(layers)
         if not _has_scale(layers) and asked < 1:
             text = f"cannot multiply by less than 1 with per-pair factors ({asked:.4g} requested)"
-            yield Difference("attention factor", "unsupported", f"{computed:.6g}", text)
+            yield Difference("attention factor", "unsupported", computed, text)
         elif not _has_scale(layers):
             yield Difference.recomputed_scale(asked, computed, " of per-pair factors", of_lengths=True)
         if layers.changes_with_length:
@@ -223,7 +223,7 @@ def _other_numbers(layers: Layers) -> Iterator[Difference]:
             yield Difference.recomputed_scale(asked, computed)
         if _code(layers) == "youtu_llm" and layers.parameters.get("mscale_all_dim"):
             text = "drops the softmax scale of mscale_all_dim for youtu_llm"
-            yield Difference("softmax scale", "dropped", "1", text)
+            yield Difference("softmax scale", "dropped", 1, text)
         if not layers.is_truncated:
             yield Difference.always_truncates()
     if kind == "dynamic":

@@ -9,7 +9,7 @@ from ..configs import class_defaults
 from ..configs.class_defaults import ALL_LAYERS
 from ..configs.configuration import Configuration, unread_by_v4
 from ..configs.finding import ORIGINAL
-from .base import EVERY, Command, Difference, Engine, Layers, Serving
+from .base import BASE_ROPE, EVERY, Command, Difference, Engine, Layers, Serving
 from .model_code import is_in_transformers
 from .transformers5 import foreign_code, keeps_state, lacked
 
@@ -65,7 +65,7 @@ class Transformers4Engine(Engine):
             yield keeps_state(layers)
         if layers.model_type == "deepseek_v2" and layers.parameters.get("mscale_all_dim"):
             text = "leaves out the softmax scale of mscale_all_dim for deepseek_v2"
-            yield Difference("softmax scale", "dropped", "1", text)
+            yield Difference("softmax scale", "dropped", 1, text)
 
     def serve(self, serving: Serving) -> list[Command]:
         """Returns Python code that loads the model, and sets the keys if the schedule is not saved in the folder."""
@@ -107,7 +107,7 @@ def _in_no_version(layers: Layers) -> Iterator[Difference]:
         yield Difference.stops(f"lacks {name}, which came with transformers 5", "stops: no such model type")
     if not _has_keys(layers):
         where = "" if layers.key == ALL_LAYERS else f" ({layers.key})"
-        yield Difference.stops(f"has no keys for a scaled {model_type}{where}", "base RoPE")
+        yield Difference.other_table(f"has no keys for a scaled {model_type}{where}", BASE_ROPE)
     stated = layers.configuration.text.new.values()
     if model_type in _ONE_THETA and len({each["rope_theta"] for each in stated if isinstance(each, Mapping)}) > 1:
         text = f"has one theta for all layers of {model_type}, so the other layers change as well"
@@ -127,7 +127,7 @@ def _in_no_version(layers: Layers) -> Iterator[Difference]:
         yield Difference.stops(f"stops without {ORIGINAL} in rope_scaling", "stops with a KeyError")
     elif is_outside and longest != layers.rope.original_length:
         text = f"does not read the original length where it is stated, and takes {longest:,} tokens"
-        yield Difference("original length", "recomputed", str(longest), text)
+        yield Difference("original length", "recomputed", longest, text)
     if kind == "proportional":
         text = "does not support proportional RoPE and stops with a KeyError"
         yield Difference.stops(text, "stops with a KeyError")

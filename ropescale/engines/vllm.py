@@ -109,7 +109,7 @@ class VLLMEngine(Engine):
                 yield Difference.recomputed_scale(asked, usual, " of gpt-oss")
             if "mrope_section" in stated and name not in _RAMP_OF_TRAINED:
                 text = f"computes the ramp of {name} from {4 * length} trained tokens instead of {length}"
-                yield Difference("original length", "recomputed", f"{4 * length}", text)
+                yield Difference("original length", "recomputed", 4 * length, text)
         if kind == "dynamic" and "max_trained_positions" in stated and "alpha" not in stated:
             yield Difference.one_table(layers.length)
         elif kind == "dynamic" and "alpha" not in stated:
@@ -127,9 +127,9 @@ class VLLMEngine(Engine):
             yield from overwritten(layers)
         elif layers.is_mla and stated.get("mscale_all_dim"):
             text = f"drops the softmax scale of mscale_all_dim for {name}"
-            yield Difference("softmax scale", "dropped", "1", text)
+            yield Difference("softmax scale", "dropped", 1, text)
         if name == "gpt_oss" and kind != "yarn":
-            yield Difference.stops("is hard-wired to yarn for gpt-oss and will not use this table", "yarn")
+            yield Difference.other_table("is hard-wired to yarn for gpt-oss and will not use this table", "yarn")
 
     def lengths(self, layers: Layers) -> Iterator[Difference]:
         """Yields the differences in the maximum length, which the engine computes before it loads the model's code."""
@@ -225,7 +225,7 @@ def overwritten(layers: Layers) -> Iterator[Difference]:
     """Yields the differences in DeepSeek's attention, where the engines replace any scaling by ``deepseek_yarn``."""
     if layers.kind not in ("default", "yarn"):
         text = f"overwrite{{s}} {layers.kind} with deepseek_yarn on MLA models"
-        yield Difference.stops(text, "deepseek_yarn")
+        yield Difference.other_table(text, "deepseek_yarn")
     elif not layers.is_truncated:
         yield Difference.always_truncates(" on MLA models")
 

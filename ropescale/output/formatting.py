@@ -7,12 +7,10 @@ import os
 import re
 import reprlib
 import shlex
-import string
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 
 def markdown(header: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[int] = ()) -> str:
@@ -73,21 +71,15 @@ class _Brief(reprlib.Repr):
 
     def __init__(self) -> None:
         super().__init__()
-        self.maxlevel, self.maxlist, self.maxtuple, self.maxset, self.maxother = 4, 20, 20, 20, 2 * _WIDTH
-        self.maxlong = self.maxstring = 2 * _WIDTH
+        self.maxlevel = 4
+        self.maxlist = self.maxtuple = self.maxset = self.maxdict = 20
+        self.maxlong = self.maxstring = self.maxother = 2 * _WIDTH
 
     def repr_int(self, x: int, level: int) -> str:
         try:
             return repr(x)
         except ValueError:
             return "an enormous number"
-
-    def repr_dict(self, x: dict[Any, Any], level: int) -> str:
-        if level <= 0:
-            return "{...}"
-        pairs = islice(x.items(), self.maxlist)
-        inner = ", ".join(f"{self.repr1(key, level - 1)}: {self.repr1(item, level - 1)}" for key, item in pairs)
-        return f"{{{inner}}}" if len(x) <= self.maxlist else f"{{{inner}, ...}}"
 
 
 def size(count: int) -> str:
@@ -196,16 +188,8 @@ def uncommented(text: str) -> str:
 
 
 def shell_word(word: str) -> str:
-    """Quotes a word for a shell if needed, on one line; unprintable words as ``$'...'``, which bash and zsh read."""
-    if word.isprintable():
-        return shlex.quote(word)
-    # "surrogateescape" is for undecodable bytes of a path, "surrogatepass" for other surrogates.
-    errors = ("surrogateescape" if "\udc80" <= char <= "\udcff" else "surrogatepass" for char in word)
-    encoded = b"".join(char.encode("utf-8", error) for char, error in zip(word, errors, strict=True))
-    return "$'" + "".join(chr(each) if chr(each) in _PLAIN else f"\\{each:03o}" for each in encoded) + "'"
-
-
-_PLAIN = frozenset(string.ascii_letters + string.digits + "%+,-./:=@_ ")
+    """Quotes a word for a shell if needed, on one line, with invisible characters escaped."""
+    return shlex.quote(visible(word))
 
 
 def argument(path: str | Path) -> str:

@@ -65,7 +65,7 @@ def in_style(width: float, height: float, **other: object) -> Iterator[Figure]:
         other: additional matplotlib settings.
 
     Raises:
-        RopescaleError: matplotlib is not installed, or memory is insufficient.
+        RopescaleError: matplotlib is not installed.
     """
     with _loading():
         from matplotlib import rc_context
@@ -98,17 +98,10 @@ def _loading(what: str = "plots", library: str = "matplotlib", install: str = "'
     """Converts a failure to load a library to an error of one sentence; some parts of it load only when saving."""
     try:
         yield
-    except (ImportError, MemoryError) as error:
-        if is_want_of_memory(error):
-            raise RopescaleError(f"not enough memory for {what}; provide more, or leave the {what} out") from None
+    except ImportError as error:
         missing = isinstance(error, ModuleNotFoundError)
         why = "which is not installed" if missing else f"which fails to load ({first_line(error)})"
         raise RopescaleError(f"{what} need {library}, {why}; pip install {install}") from None
-
-
-def is_want_of_memory(error: BaseException) -> bool:
-    """Whether an import failed for lack of memory, which the dynamic linker reports only in its message."""
-    return isinstance(error, MemoryError) or any(each in str(error) for each in ("memory", "failed to map segment"))
 
 
 def data_frame(header: Sequence[str], lines: Sequence[Sequence[object]]) -> DataFrame:
@@ -140,7 +133,7 @@ def drawn(draw: Callable[[], Figure]) -> bytes:
         draw: a function that makes the figure.
 
     Raises:
-        RopescaleError: matplotlib is not installed, or memory is insufficient.
+        RopescaleError: matplotlib is not installed.
     """
     with _loading():
         file = io.BytesIO()

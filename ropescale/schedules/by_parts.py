@@ -34,6 +34,7 @@ class NtkByParts(BuiltIn):
 
     does = "fast pairs kept, slow ones divided"
     paper = "Peng et al. 2023, arXiv:2309.00071, definition 2"
+    cited = "arXiv:2309.00071"
     falling = ("beta_fast", "beta_slow")
 
     factor: float = at_least(1)
@@ -100,6 +101,7 @@ class Yarn(BuiltIn):
 
     does = "ntk-by-parts, rescaled attention"
     paper = "Peng et al. 2023, arXiv:2309.00071"
+    cited = "arXiv:2309.00071"
     falling = ("beta_fast", "beta_slow")
 
     factor: float = at_least(1)
@@ -192,6 +194,7 @@ class DynamicYarn(BuiltIn):
 
     does = "yarn with a growing factor"
     paper = "Peng et al. 2023, arXiv:2309.00071, section 3.3"
+    cited = "arXiv:2309.00071"
     length_dependent = True
     falling = ("beta_fast", "beta_slow")
 

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from ..errors import CheckpointError, RopescaleError, ScheduleError
-from ..files import local_path, present, write_checked
-from ..output.formatting import brief
+from ..errors import ScheduleError
 from ..rope import Rope
 from .base import BuiltIn, Frequencies, above, at_least, divided, one_per_pair, register
-from .specs import one, parse
-from .user_code import load_json
 
 NEVER_TURNS = 1e30
 """The divisor for a pair that does not turn: JSON has no infinity, and engines accept this number."""
@@ -41,6 +35,7 @@ class Table(BuiltIn):
 
     does = "your own number for every pair"
     paper = "Ding et al. 2024, arXiv:2402.13753 (its rescale factors, one list for every length)"
+    cited = "arXiv:2402.13753"
 
     inv_freq: tuple[float, ...] | None = at_least(0, None)
     factors: tuple[float, ...] | None = above(0, None)
@@ -63,31 +58,3 @@ class Table(BuiltIn):
         wanted = one_per_pair(cls.name, "inv_freq", rope, frequencies.inv_freq)
         factors = tuple(b / f if f and b else NEVER_TURNS if b else 1.0 for b, f in zip(rope.inv_freq(), wanted))
         return cls(factors=factors, attention_factor=frequencies.attention_scale / rope.table_scale)
-
-    def save(self, path: str | Path) -> Path:
-        """Writes the table to a JSON file, which specs and :meth:`load` read; replaces tables alone.
-
-        Raises:
-            CheckpointError: the file cannot be written, or is there and not a table.
-        """
-        numbers = {"inv_freq": self.inv_freq, "factors": self.factors, "attention_factor": self.attention_factor}
-        content = {"name": self.name, **present(numbers)}
-        return write_checked((json.dumps(content) + "\n").encode(), path, self._check_replaces)
-
-    def _check_replaces(self, path: Path) -> None:
-        try:
-            self.load(path)
-        except RopescaleError as error:
-            raise CheckpointError(f"{path} exists and is not a table; choose another file") from error
-
-    @classmethod
-    def load(cls, path: str | Path) -> Table:
-        """Returns the table in a JSON file.
-
-        Raises:
-            ScheduleError: the file is missing, not JSON, or not a table.
-        """
-        table = one(parse(load_json(local_path(path))), str(path)).build()
-        if not isinstance(table, cls):
-            raise ScheduleError(f"{path} contains the schedule {brief(getattr(table, 'name', table))}, not a table")
-        return table
