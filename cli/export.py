@@ -98,7 +98,11 @@ def _lines(every: Iterable[Export]) -> str:
         distances = [f"{each:.4g}".replace("inf", "-") for each in astuple(done.distance)]
         same = words[done.is_same if done.how != "not known" else None]
         rows.append([_name(done), words[done.loads], same, *distances, done.ground, done.options or "-"])
-    return markdown(header, rows, right=[3, 4, 5])
+    about = (
+        "Numbers: the largest relative difference from transformers of a frequency, of the factor on cos and sin, and "
+        "of the softmax scale; - is not known. Ground: tests ran it, or its source was read. Options: pass these."
+    )
+    return f"{markdown(header, rows, right=[3, 4, 5])}\n\n{about}"
 
 
 def _name(done: Export) -> str:

@@ -164,7 +164,7 @@ def _usage_sentence(error: click.ClickException) -> str:
 
 _ELSEWHERE = {
     "-o": "--output --output-path --output-dir --out-path --save",
-    "--data": "--dataset --datasets --tasks --text --texts --input --corpus",
+    "--data": "--dataset --datasets --text --texts --input --corpus",
     "--lengths": "--length --max-length --max-model-len --max-seq-len --max-seq-length --context-length --ctx-size",
     "--target-length": "--length --max-length --max-model-len --max-seq-length --context-length --ctx-size",
     "--batch-tokens": "--batch-size --batch --max-num-batched-tokens",
@@ -177,14 +177,29 @@ _ELSEWHERE = {
 }
 """The words of lm-eval, vLLM, llama.cpp and mergekit for ropescale's options."""
 
-_MODEL = "--model --model-args --model-path --model-name-or-path --pretrained --checkpoint -m".split()
+_OTHERWISE = {
+    "MODEL": (
+        "--model --model-args --model-path --model-name-or-path --pretrained --checkpoint -m",
+        "the model is an argument: `{} MODEL`",
+    ),
+    "--data": (
+        "--tasks",
+        "there are no tasks here, only texts: --data names one, such as a file (`ropescale datasets`)",
+    ),
+    "--device": ("--cuda --gpu", "write --device cuda"),
+    "--lengths": ("--num-fewshot --fewshot", "texts are measured without examples before them; leave it out"),
+}
+"""The words of the same programs for what ropescale does otherwise, by the parameter that a command must have for this
+advice."""
 
 
 def _meant(word: str, ctx: click.Context) -> str:
     """Returns advice for an unknown option: the command's option that is meant, or close; else ""."""
-    known = [name for param in ctx.command.params for name in param.opts if name.startswith("-")]
-    if word in _MODEL and any(param.name == "model" for param in ctx.command.params):
-        return f"the model is an argument: `{ctx.command_path} MODEL`"
+    params = ctx.command.params
+    known = [name for param in params for name in param.opts if name.startswith("-")]
+    for name, (words, advice) in _OTHERWISE.items():
+        if word in words.split() and any(name in (*param.opts, param.human_readable_name) for param in params):
+            return advice.format(ctx.command_path)
     named = [name for name, words in _ELSEWHERE.items() if name in known and word in words.split()]
     close = [word] if word in known else named or difflib.get_close_matches(word, known, 1, 0.75)
     return f"did you mean {close[0]!r}?" if close else ""

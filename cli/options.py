@@ -40,7 +40,12 @@ class SpecText(click.ParamType):
     name = "schedule"
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Returns the spec; fails if an options file names a class of a Python file or module."""
+        """Returns the spec; fails if it is several, or if an options file names a class of a Python file or module."""
+        from ..schedules import names
+
+        if {part.partition(":")[0] for part in value.split(",")[1:]} & {*names()}:
+            advice = "repeat the option for each" if param and param.multiple else "give one"
+            self.fail(f"{value!r} names several schedules; {advice}", param, ctx)
         of_file = ctx and param and ctx.get_parameter_source(str(param.name)) is ParameterSource.DEFAULT_MAP
         if of_file and re.search(r"::|\.py\b", value):
             self.fail(f"{value!r} is code, which a file cannot run; give it on the command line", param, ctx)
@@ -62,8 +67,15 @@ class OneOf(click.Choice):
         self._short = short
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> object:
-        """Returns the validated word."""
-        return super().convert(self._short.get(str(value).lower(), value), param, ctx)
+        """Returns the validated word; of another one, the error names one that is close."""
+        word = self._short.get(str(value).lower(), value)
+        try:
+            return super().convert(word, param, ctx)
+        except click.BadParameter as error:
+            from ..schedules.base import suggest
+
+            advice = suggest(str(word), self.choices, "")
+            self.fail(f"{error.message.rstrip('.')}; {advice}" if advice else error.message, param, ctx)
 
 
 DTYPE = OneOf(

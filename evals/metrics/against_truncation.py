@@ -13,7 +13,7 @@ import numpy as np
 from ..facts import Truncation
 from ..statistics.intervals import Estimate
 from .base import Metric, estimated, rests_on
-from .cells import EACH, change_cell, table
+from .cells import change_cell, table
 from .stored import Stored, sums_of
 
 
@@ -79,7 +79,7 @@ class AgainstTruncation(Metric[Stored, TruncationRow]):
             f"Against truncation, the model without ropescale's scaling on only the last {last.length:,} tokens "
             f"(windows of {last.length:,} positions, stride {last.stride:,}, {last.positions:,} tokens fed): "
             f"change in NLL on the tokens from position {last.length:,} on (nats per token; below zero, reading "
-            f"further is better; {rests_on(stored)}; {EACH}):"
+            f"further is better; {rests_on(stored)}):"
         )
         cells = [(stored.named(row.schedule), row.length, change_cell(row.change)) for row in rows]
         cells += [("(its loss)", row.length, f"{row.truncated_nll:.4f}") for row in rows]

@@ -54,9 +54,12 @@ def _recommended(stored: Stored, ppl: dict[str, float], few: str) -> str:
     if first != TRUNCATION:
         names |= {AS_IS: f"{AS_IS}, {as_is}", TRUNCATION: f"{TRUNCATION} to the last {last}"}
     remarks = {}
-    if first == TRUNCATION and len(stored.ranked) > 1 and not (few or rivals):
+    if first == TRUNCATION and len(stored.ranked) > 1:
         apart = "below every schedule" if of_schedules == AS_IS else "the best schedule"
-        remarks = {of_schedules: f", {_undecided(stored, not_apart, ppl) or apart}"}
+        remark = _undecided(stored, not_apart, ppl) or apart
+        if few or rivals:
+            remark = "the lowest of the schedules"
+        remarks = {of_schedules: f", {remark}"}
     shown = [label for label in others if label in (stored.baseline, _changed(stored, ppl), TRUNCATION)]
     parts = [f"{names[label]}: {digits(ppl[label], 4)}{remarks.get(label, '')}" for label in shown]
     figures = digits(ppl[first], 4) + (f" ({'; '.join(parts)})" if parts else "")

@@ -10,7 +10,7 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from ...output.formatting import escaped, inert, markdown
-from ..statistics.intervals import DOCUMENTS, PERCENT, Estimate
+from ..statistics.intervals import DOCUMENTS, Estimate
 
 TABLE, SENTENCE = 4, 3
 """The decimals of losses and differences in nats, in tables and in sentences."""
@@ -24,12 +24,6 @@ _LEANING = 1.4
 
 Line = list[Any]
 """A line of a CSV file; None for a missing value."""
-
-EACH = f"{PERCENT} intervals, each by itself"
-"""The level of a table whose intervals do not hold together."""
-
-NO_INTERVAL = "± -"
-"""The text for a missing interval."""
 
 
 def table(corner: str, cells: Iterable[tuple[str, int, str]]) -> str:
@@ -72,7 +66,8 @@ def exp(value: float) -> float:
 
 
 def interval_cell(value: float | None, low: float | None, high: float | None, over: str | None = None) -> str:
-    """Formats a value with its interval: ``13.82 ± 2.2``, or ``96.44 (12.3 to 756)`` if it is wide or asymmetric.
+    """Formats a value with its interval: ``13.82 ± 2.2``, or ``96.44 (12.3 to 756)`` if it is wide or asymmetric; the
+    value alone without one.
 
     An interval that is symmetric in nats is not symmetric in perplexity, so ± would be wrong for a wide one.
 
@@ -82,7 +77,7 @@ def interval_cell(value: float | None, low: float | None, high: float | None, ov
     if value is None:
         return "-"
     if low is None or high is None:
-        return f"{digits(value, 4)} {NO_INTERVAL}"
+        return digits(value, 4)
     half = (high - low) / 2
     if half > _WIDE * value or leans(value, low, high):
         return f"{digits(value, 4)} ({digits(low, 3)} to {digits(high, 3)}){mark(over)}"
@@ -136,7 +131,8 @@ def leans(value: float, low: float, high: float) -> bool:
 def around(
     value: float, low: float | None, high: float | None, decimals: int = TABLE, sign: str = "", unit: str = ""
 ) -> str:
-    """Formats an interval that follows its value: `` ± 0.1000``, or `` (-0.0512 to 0.2500)`` if ± would be wrong.
+    """Formats an interval that follows its value: `` ± 0.1000``, or `` (-0.0512 to 0.2500)`` if ± would be wrong;
+    "" without one.
 
     A ± is wrong if the interval is asymmetric, or if ± and the bounds disagree on whether zero is in the interval. A
     nonzero bound or half-interval that rounds to zero is not shown as zero.
@@ -146,7 +142,7 @@ def around(
         unit: what follows a number, such as "%".
     """
     if low is None or high is None:
-        return f" {NO_INTERVAL}"
+        return ""
     half = (high - low) / 2
     least = 10.0**-decimals
     seems_sure = abs(round(value, decimals)) > round(half, decimals)

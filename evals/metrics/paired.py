@@ -10,7 +10,7 @@ from ...output.formatting import markdown
 from ..facts import Divergence
 from ..statistics.intervals import Estimate
 from .base import Metric, estimated, mean_of, rests_on
-from .cells import EACH, around, change_cell, mark, table
+from .cells import around, change_cell, mark, table
 from .far_repeats import distance_of
 from .stored import Stored
 
@@ -78,8 +78,8 @@ class Paired(Metric[Stored, PairedRow]):
         rows = self.rows(stored)
         if not rows:
             return []
-        what = f"nats per token; {rests_on(stored)}; {EACH}"
-        title = f"Change in NLL against {stored.markdown_name(stored.baseline)} on the same tokens ({what}):"
+        baseline = stored.markdown_name(stored.baseline)
+        title = f"Change in NLL against {baseline} on the same tokens (nats per token; {rests_on(stored)}):"
         cells = [(stored.named(row.schedule), row.length, change_cell(row.change)) for row in rows]
         return [title, table("change", cells), *_short_context(stored, rows)]
 

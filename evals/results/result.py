@@ -199,7 +199,8 @@ class Result(Stored, Saved):
             said += f", in {pieces:,} pieces of {self.lengths[-1]:,} tokens"
         if verdicts.too_few(number):
             return f"{said}; other texts may differ."
-        return f"{said}; the intervals of the sentences hold together with {PERCENT} confidence."
+        together = f"the intervals of the sentences and of their table hold together with {PERCENT} confidence"
+        return f"{said}; {together}, all others each by itself."
 
     @property
     def _blocks(self) -> str | None:
@@ -247,7 +248,7 @@ class Result(Stored, Saved):
         if all(row.ppl_low is None for row in self.rows):
             pieces = "pieces of 1,024 tokens" if self.sliding else "windows"
             least = f"{LEAST_DOCUMENTS} documents, or one document of {LEAST_WINDOWS} {pieces}"
-            return f"no interval (± -): it needs {least}"
+            return f"no interval: it needs {least}"
         few = intervals.over_documents(self.data["documents"])
         return f"± or (low to high) is the {self.protocol['interval']} interval{f', which {few}' if few else ''}"
 

@@ -51,7 +51,12 @@ def test_an_option_without_effect_is_named_with_the_reason(words, option, why, r
 
 UNKNOWN = [
     ("eval --model X", "the model is an argument: `ropescale eval MODEL`"),
-    ("eval X --tasks wikitext", "did you mean '--data'?"),
+    ("eval X --tasks wikitext", "no tasks here, only texts: --data names one"),
+    ("verify X --cuda", "no such option '--cuda'; write --device cuda"),
+    ("eval X --num_fewshot 5", "texts are measured without examples before them; leave it out"),
+    ("eval X --schedule yarn,linear:factor=2", "'yarn,linear:factor=2' names several schedules; repeat the option"),
+    ("patch X --schedule yarn,ntk", "names several schedules; give one"),
+    ("export X --for vlm", "'transformers5', 'transformers4'; did you mean 'vllm'?"),
     ("eval X --batch_size 8", "did you mean '--batch-tokens'?"),
     ("eval X --output_path out", "did you mean '-o'?"),
     ("eval X --max-model-len 4k", "did you mean '--lengths'?"),

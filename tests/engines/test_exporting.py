@@ -460,9 +460,10 @@ def test_without_an_engine_there_is_a_line_for_each_and_the_exit_code_says_wheth
     folder = write_checkpoint(tmp_path, CONFIGS["qwen2"])
     truncated, words = "yarn:factor=4,truncate=false", ["export", folder, "--schedule"]
     out, err = ran(*words, truncated, code=1)
-    _, _, *lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in out.splitlines()]
+    _, _, *lines, _, about = [[cell.strip() for cell in line.strip("|").split("|")] for line in out.splitlines()]
     names = ["vLLM 0.33.0", "SGLang 0.5.23", "llama.cpp in llama-cpp-python 0.3.36", "mlx-lm 0.32.2"]
     assert [line[0] for line in lines] == [*names, "transformers 5.16 to 5.24", "transformers 4.57.1"]
+    assert "largest relative difference from transformers of a frequency, of" in about[0]
     flag = "--max-model-len 16384 --hf-overrides"
     assert lines[0][1:] == ["yes", "yes", "0", "0", "0", "ran", flag]
     assert lines[2][1:3] == ["yes", "no"] and lines[2][-2:] == ["read", "-c 16384 --override-kv"]
