@@ -495,14 +495,7 @@ def _corpus(
     """Reads the documents of a measurement, before the weights are loaded."""
     texts, source = texts_of(documents, options.max_docs)
     corpus = Corpus(texts, lengths, given.tokenizer, bos, options, source)
-    least = len(corpus.windows) * corpus.lengths[-1]
-    if options.stride is None and options.budget_tokens is not None and options.budget_tokens < least:
-        raise DataError(
-            f"budget_tokens is less than one window of each document, which takes {least:,} tokens; raise it, or "
-            "measure fewer documents with max_docs",
-            "budget_tokens",
-            "max_docs",
-        )
+    corpus.refuse_small_budget()
     given.refuse_unused(corpus.count("chat"))
     given.warn(options.notes)
     return corpus

@@ -146,6 +146,22 @@ class Corpus:
         few = intervals.rests_on_windows(self.windows) and sum(self.windows) >= LEAST_WINDOWS
         return "t over blocks of consecutive windows" if few else "document-clustered t, skewness-corrected"
 
+    def refuse_small_budget(self) -> None:
+        """Raises an error if the given budget is less than one window of each document.
+
+        Raises:
+            DataError: the budget is too small.
+        """
+        given = self.options.budget_tokens
+        least = len(self.windows) * self.lengths[-1]
+        if given is not None and given < least:
+            raise DataError(
+                f"budget_tokens is less than one window of each document, which takes {least:,} tokens; raise it, or "
+                "measure fewer documents with max_docs",
+                "budget_tokens",
+                "max_docs",
+            )
+
     def count(self, kind: Kind) -> int:
         """Returns the number of documents of a kind."""
         return sum(document.kind == kind for document in self.texts)

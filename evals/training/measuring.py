@@ -65,6 +65,7 @@ class Measuring:
         self.options = options
         self.out = out
         self.corpus = Corpus(documents, lengths, tokenizer, "auto", options)
+        self.corpus.refuse_small_budget()
         self._reference: Result | None = None  # the baseline run of the short-context cost
 
     def begin(self, model: nn.Module, step: int) -> Figures:

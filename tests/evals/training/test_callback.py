@@ -173,14 +173,15 @@ UNUSED = [
     ({"windows": 1}, "windows needs eval_documents"),
     ({"eval_documents": DOCUMENTS, "lengths": "64", "every": 0}, "every 0"),
     ({"check_every": 0}, "check_every 0"),
+    ({"eval_documents": DOCUMENTS, "lengths": "64,256", "budget_tokens": 511}, "each document, which takes 512 tokens"),
     ({"factr": 8}, "unexpected keyword argument 'factr'"),
 ]
 
 
 @pytest.mark.parametrize(("options", "said"), UNUSED)
-def test_options_without_effect_are_refused(options, said):
+def test_options_that_cannot_be_followed_are_refused(options, said, source, tmp_path):
     with pytest.raises((DataError, TypeError), match=said):
-        ropescale.TrainingCallback(YARN, **options)
+        training.trainer(training.loaded(source), tmp_path, ropescale.TrainingCallback(YARN, **options)).train()
 
 
 # --- saving and resuming ---
