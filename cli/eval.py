@@ -123,8 +123,8 @@ def command(model: str | None, source: Sequence[str], lengths: list[int], **opti
     """
     from ..evals import api
 
-    given, text = model_of(options, model), text_of(source, options)
+    given = {**model_of(options, model), "documents": text_of(source, options), "lengths": lengths}
     known = signature(api.perplexity).parameters
     further = {name: options[name] for name in OPTIONS if name not in known}
     keywords = {**given, **keywords_for(api.perplexity, options), "metric_options": further}
-    measure(lambda: api.perplexity(documents=text, lengths=lengths, **keywords), options)
+    measure(api.perplexity, keywords, options)

@@ -89,8 +89,13 @@ def text_of(source: Sequence[str], options: Options) -> TextSource:
     return TextSource(source, reading, options["concat"])
 
 
-def measure(call: Callable[[], Saved], options: Options, folder_of: Callable[[str], Path] = local_path) -> None:
-    """Makes one call, and prints its result, even if it cannot be written.
+def measure(
+    function: Callable[..., Saved],
+    keywords: Keywords,
+    options: Options,
+    folder_of: Callable[[str], Path] = local_path,
+) -> None:
+    """Makes one measurement, and prints its result, even if it cannot be written.
 
     Args:
         folder_of: returns the folder of an output, which is then told.
@@ -100,7 +105,7 @@ def measure(call: Callable[[], Saved], options: Options, folder_of: Callable[[st
 
     out, leads = options["out"], world().leads
     try:
-        result = call()
+        result = function(**keywords)
     except NotWritten as error:
         _show(cast("Saved", error.result), None, options)
         raise

@@ -430,18 +430,16 @@ class SectionedCommand(click.Command):
         return self.lists_rare_apart and "help_all" not in ctx.meta
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parses the arguments; raises an error for a repeated option, whose first value would be replaced silently."""
+        """Parses the arguments; raises an error for an option that another one deprives of its effect, and for a
+        repeated one, whose first value would be replaced silently."""
         for param, count in Counter(self.make_parser(ctx).parse_args(list(args))[2]).items():
             if count > 1 and isinstance(param, Option) and not (param.multiple or param.count or param.is_flag):
                 raise click.UsageError(f"{max(param.opts, key=len)} is given {count} times; give it once", ctx)
-        return super().parse_args(ctx, args)
-
-    def invoke(self, ctx: click.Context) -> object:
-        """Runs the command; raises an error for an option that another one deprives of its effect."""
+        rest = super().parse_args(ctx, args)
         for names, other, needed, why in _NEEDED:
-            if other in ctx.params and bool(ctx.params[other]) is not needed:
+            if not ctx.resilient_parsing and other in ctx.params and bool(ctx.params[other]) is not needed:
                 refuse_given(why, other, *names.split())
-        return super().invoke(ctx)
+        return rest
 
 
 def _help_all(ctx: click.Context, param: click.Parameter, value: bool) -> None:

@@ -84,6 +84,5 @@ def command(model: str | None, source: Sequence[str], target_length: int, **opti
     from ..evals import api
 
     stated = present(keywords_for(api.recommend, options))
-    keywords = {**model_of(options, model), **stated, "target_length": target_length}
-    text = text_of(source, options)
-    measure(lambda: api.recommend(documents=text, **keywords), options)
+    given = {**model_of(options, model), "documents": text_of(source, options), "target_length": target_length}
+    measure(api.recommend, {**stated, **given}, options)

@@ -87,5 +87,5 @@ def command(model: str | None, lengths: list[int], **options: Any) -> None:
     """
     from ..evals import api
 
-    keywords = {**model_of(options, model), **keywords_for(api.retrieval, options)}
-    measure(lambda: api.retrieval(lengths=lengths, **keywords), options)
+    given = {**model_of(options, model), "lengths": lengths}
+    measure(api.retrieval, {**given, **keywords_for(api.retrieval, options)}, options)

@@ -63,6 +63,5 @@ def command(model: str, source: Sequence[str], **options: Any) -> None:
     from ..evals.backends.opening import Checkpoint
     from ..evals.searching.options import places
 
-    keywords, text = keywords_for(api.search, options), text_of(source, options)
-    checkpoint = made(Checkpoint, options, name=model)
-    measure(lambda: api.search(checkpoint, text, **keywords), options, lambda out: places(out)[1])
+    given = {"model": made(Checkpoint, options, name=model), "documents": text_of(source, options)}
+    measure(api.search, {**given, **keywords_for(api.search, options)}, options, lambda out: places(out)[1])
