@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from ...errors import DataError
 from ..facts import ModelFacts
 from ..progress import Notes
-from ..scoring.batches import Applied, Arrays, Batch, Feed
+from ..scoring.batches import Batch, ScoresBatches, ScoresTexts
 from ..store import Facts
 
 if TYPE_CHECKING:
@@ -19,34 +19,6 @@ if TYPE_CHECKING:
     from ..data.documents import Document
     from ..data.prompts import Prompt
     from .schedules import HeldTables, Schedules, WithTables
-
-
-class ScoresBatches(Protocol):
-    """A scorer of planned batches."""
-
-    def score(self, batch: Batch) -> Arrays:
-        """Returns the numbers of a batch."""
-        ...
-
-
-class ScoresTexts(Protocol):
-    """A scorer of the documents of one corpus."""
-
-    def under(self, tables: HeldTables) -> ScoresBatches:
-        """Returns the scorer of batches under these tables, which must be live where they can be changed."""
-        ...
-
-    def go_on(self, limits: Sequence[tuple[int, int]], keep: Callable[[int, int], None]) -> None:
-        """Splits batches as an earlier run did after it ran out of memory; see :class:`Executor`."""
-        ...
-
-    def check(self, first: Batch[Feed]) -> None:
-        """Checks how the first batch can be scored."""
-        ...
-
-    def compare(self, batch: Batch[Feed], one: Applied, others: Sequence[Applied]) -> list[Arrays]:
-        """Compares the predictions of several schedules with those of one, where the backend ``compares``."""
-        ...
 
 
 class Backend(ABC):

@@ -23,7 +23,7 @@ from ...schedules.specs import ParsedSpec, Spec, is_same, parse, repeated, spell
 from ..data.prompts import Prompt, Question, Scores, joined
 from ..facts import ModelFacts
 from ..progress import Notes
-from ..scoring.batches import Arrays, Batch
+from ..scoring.batches import Arrays, Batch, ScoresBatches
 from ..scoring.executor import Executor
 from ..scoring.memory import device_of, is_out_of_memory
 from ..scoring.scorer import Scorer, not_finite
@@ -156,7 +156,7 @@ def is_remapped(model: nn.Module) -> bool:
 # --- The scorer of answers ---
 
 
-class AnswerScorer:
+class AnswerScorer(ScoresBatches):
     """Scores a model's answers to prompts: the NLL, and whether greedy decoding would write the answer.
 
     One forward pass scores a prompt with its answer in place (teacher forcing). If the model ranks every token of the

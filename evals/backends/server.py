@@ -25,7 +25,7 @@ from ..data.documents import Document
 from ..data.prompts import Prompt, joined
 from ..facts import AS_IS, ModelFacts
 from ..progress import Notes
-from ..scoring.batches import Applied, Arrays, Batch, Feed
+from ..scoring.batches import Arrays, Batch, Feed, ScoresBatches, ScoresTexts
 from ..store import key_of
 from .base import Backend
 from .client import TIMEOUT, Client, Start
@@ -300,7 +300,7 @@ class Asking:
 
 
 @dataclass(frozen=True)
-class ServedBatches:
+class ServedBatches(ScoresBatches):
     """A scorer of batches of one window, or of one prompt, with a server; ``asking`` returns what it is asked."""
 
     server: Server
@@ -357,13 +357,13 @@ class ServedBatches:
 
 
 @dataclass(frozen=True)
-class ServedTexts:
+class ServedTexts(ScoresTexts):
     """A scorer of documents on servers, one window per batch."""
 
     documents: Sequence[Document]
     bos: int | None
 
-    def under(self, tables: HeldTables) -> ServedBatches:
+    def under(self, tables: object) -> ServedBatches:
         """Returns the scorer on the server that has these tables."""
 
         def asking(batch: Batch[Feed]) -> Asking:
@@ -374,14 +374,4 @@ class ServedTexts:
             asked = [Scoring(ids, feed.window.count)]
             return Asking(named(document.name), asked, lambda answers: {"nll": answers[0]["nll"]})
 
-        return ServedBatches(cast(Server, tables.variant), asking)
-
-    def go_on(self, limits: object, keep: object) -> None:
-        """Does nothing, because a server has its own memory."""
-
-    def check(self, first: Batch[Feed]) -> None:
-        """Does nothing, because a server's first response shows whether it can score."""
-
-    def compare(self, batch: Batch[Feed], one: Applied, others: Sequence[Applied]) -> list[Arrays]:
-        """Raises an error, because servers return no distributions."""
-        raise DataError("servers return no distributions, so predictions cannot be compared")
+        return ServedBatches(cast(Server, cast(HeldTables, tables).variant), asking)

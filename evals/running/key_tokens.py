@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from ...errors import DataError
-from ..backends.base import Backend, ScoresBatches, ScoresTexts
+from ..backends.base import Backend
 from ..backends.fingerprints import tokens_sha256
 from ..checking import Parsed
 from ..data.chats import Unread
@@ -17,9 +17,9 @@ from ..data.windows import Window
 from ..metrics.key_tokens import KIND, KeySpans, joined
 from ..parallel.processes import Group
 from ..progress import Notes
-from ..scoring.batches import Arrays, Batch, BatchPlan, Feed, assembled, per_token, plan_pass
+from ..scoring.batches import Arrays, BatchPlan, Feed, ScoresBatches, assembled, per_token, plan_pass
 from ..scoring.scorer import SCORING
-from ..store import Facts, FinishedBatches, Store
+from ..store import Facts, Store
 from .runner import Runner, Task
 
 if TYPE_CHECKING:
@@ -86,28 +86,25 @@ class KeysRun:
         """Scores the texts in both ways, unless the store has the losses."""
         backend = self.backend
         notes = self.notes
-        executor = backend.texts(self._documents, None, notes)
+        texts = backend.texts(self._documents, None, notes)
+        scorer = texts.under(None)
         tokens = tokens_sha256(self._documents)
         facts: Facts = {**backend.identity, **backend.arithmetic, "tokens": tokens, "scoring": SCORING}
         runner = Runner(facts, store, group, notes)
-        runner.take([self._task("full", self._whole, executor), self._task("short", self._short, executor)])
-        runner.go_on(executor)
+        runner.take([self._task("full", self._whole, scorer), self._task("short", self._short, scorer)])
+        runner.go_on(texts)
         about = {"kind": KIND, "facts": facts}
         with backend.ready():
             if runner.announce(about):
-                executor.check(self._whole.batches[0])
+                texts.check(self._whole.batches[0])
             runner.run(about)
 
-    def _task(self, context: str, plan: BatchPlan[Feed], executor: ScoresTexts) -> Task:
-        def score(batch: Batch, lacking: Sequence[int]) -> list[Arrays]:
-            return [cast(ScoresBatches, executor).score(batch)]
+    def _task(self, context: str, plan: BatchPlan[Feed], scorer: ScoresBatches) -> Task:
+        def finish(finished: Mapping[int, Arrays]) -> None:
+            self._losses[context] = assembled(plan, finished, "nll")
 
-        def finish(finished: Sequence[FinishedBatches]) -> None:
-            self._losses[context] = assembled(plan, finished[0].batches, "nll")
-
-        return Task(
-            f"key tokens: {context} context", plan, [{"plan": plan.sha256}], score, finish, per_token(nll=np.float32)
-        )
+        form = per_token(nll=np.float32)
+        return Task(f"key tokens: {context} context", plan, [{"plan": plan.sha256}], form, finish, scorer)
 
     def result(self) -> KeySpans:
         """Returns the key spans; none before the end of the run."""

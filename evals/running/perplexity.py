@@ -18,7 +18,7 @@ import numpy as np
 
 from ...errors import DataError, RopescaleError
 from ..backends import fingerprints
-from ..backends.base import Backend, ScoresTexts
+from ..backends.base import Backend
 from ..backends.schedules import HeldTables, Schedules, names_for, passes_of
 from ..checking import Parsed
 from ..data import chats
@@ -30,10 +30,10 @@ from ..metrics.paired import short_length
 from ..metrics.verdicts import too_few
 from ..parallel.processes import Group
 from ..results.result import Result
-from ..scoring.batches import Arrays, Batch, BatchPlan, Feed, assembled, per_token, plan_pass
+from ..scoring.batches import Arrays, BatchPlan, Feed, ScoresTexts, assembled, per_token, plan_pass
 from ..scoring.scorer import SCORING
 from ..statistics.intervals import PERCENT
-from ..store import FinishedBatches, Store
+from ..store import Store
 from .corpus import Corpus
 from .options import refuse_impossible
 from .runner import Facts, Job, Runner, Task, task_of
@@ -311,7 +311,7 @@ def comparing(
     length: int,
     plan: BatchPlan[Feed],
     scorer: ScoresTexts,
-    finish: Callable[[list[Divergence]], None],
+    keep: Callable[[list[Divergence]], None],
 ) -> Task:
     """Returns the task that compares schedules with the baseline, which runs once for each batch.
 
@@ -321,19 +321,15 @@ def comparing(
         base, others: the tables of the baseline and of each schedule.
         length: the number of positions of each window.
         plan: the batches of the windows.
-        finish: called with all comparisons.
+        keep: called with all comparisons.
     """
     distinct = {each.rotation: each for each in others if each.rotation != base.rotation}
 
-    def score(batch: Batch[Feed], lacking: Sequence[int]) -> list[Arrays]:
-        live = [each.live for each in distinct.values()]
-        return scorer.compare(batch, base.live, [live[number] for number in lacking])
-
-    def complete(finished: Sequence[FinishedBatches]) -> None:
+    def finish(*finished: Mapping[int, Arrays]) -> None:
         unchanged = [[np.full(size, value, np.float32) for size in plan.sizes] for value in (0.0, 1.0)]
         numbers = {base.rotation: unchanged}
-        for rotation, done in zip(distinct, finished, strict=True):
-            numbers[rotation] = [assembled(plan, done.batches, name) for name in ("kl", "same")]
+        for rotation, batches in zip(distinct, finished, strict=True):
+            numbers[rotation] = [assembled(plan, batches, name) for name in ("kl", "same")]
         # Each schedule feeds the windows once; the baseline's forward passes are added to the first schedule's.
         shares = {rotation: 1 + (number == 0) for number, rotation in enumerate(distinct)}
         found = []
@@ -351,11 +347,12 @@ def comparing(
                     positions=share * plan.positions,
                 )
             )
-        finish(found)
+        keep(found)
 
     facts = [{"length": length, "divergence": [base.rotation, rotation], "plan": plan.sha256} for rotation in distinct]
     form = per_token(kl=np.float32, same=np.bool_)
-    return Task("short-context cost", plan, facts, score, complete, form, further_passes=1)
+    compare = partial(scorer.compare, base.live, [each.live for each in distinct.values()])
+    return Task("short-context cost", plan, facts, form, finish, compare=compare, further_passes=1)
 
 
 SHARES = (16, 8, 4, 2)

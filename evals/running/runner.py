@@ -8,8 +8,8 @@ merges the batches of all processes.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
@@ -19,7 +19,6 @@ from typing import Protocol, TypeVar, cast
 
 from ...errors import CheckpointError, RopescaleError, RunError
 from ...output.formatting import listed
-from ..backends.base import ScoresBatches, ScoresTexts
 from ..backends.schedules import HeldTables
 from ..checking import Parsed
 from ..metrics.stored import Measured
@@ -27,7 +26,7 @@ from ..parallel.processes import Group
 from ..progress import Notes, Progress
 from ..results.folder import refuse_loss
 from ..results.saving import Writable
-from ..scoring.batches import Arrays, Batch, BatchPlan, Form, cost, owners
+from ..scoring.batches import Arrays, Batch, BatchPlan, Form, ScoresBatches, ScoresTexts, cost, owners
 from ..store import Facts, FinishedBatches, Store, key_of, opened
 
 
@@ -39,25 +38,23 @@ class Task:
         title: the title of the progress; consecutive tasks with the same title share a bar.
         plan: the batches.
         facts: for each pass, the facts that determine its numbers, in addition to those of the run.
-        score: scores a batch for the passes that lack it, given by their indexes.
-        finish: called with the finished batches of each pass once all are finished.
         form: returns the form of a batch's numbers. If they include "nll", progress shows the perplexity.
-        live: returns a context in which the task's tables are live.
+        finish: called with each pass's finished batches by their numbers, once all are finished.
+        scorer: scores the batches of a single pass.
+        tables: the tables that are live meanwhile; None for those that the model has.
+        compare: used instead of a scorer: scores a batch for the passes that lack it, given by their indexes.
         further_passes: the number of forward passes of a batch in addition to one per pass.
-        stream: scores several batches concurrently, and yields each when it is finished; used instead of ``score``.
-        confirm: verifies that scoring a finished batch again would give the same numbers.
     """
 
     title: str
     plan: BatchPlan
     facts: Sequence[Facts]
-    score: Callable[[Batch, Sequence[int]], Sequence[Arrays]]
-    finish: Callable[[Sequence[FinishedBatches]], None]
     form: Callable[[Batch], Form]
-    live: Callable[[], AbstractContextManager[object]] = nullcontext
+    finish: Callable[..., None]
+    scorer: ScoresBatches | None = None
+    tables: HeldTables | None = None
+    compare: Callable[[Batch, Sequence[int]], Sequence[Arrays]] | None = None
     further_passes: int = 0
-    stream: Callable[[Sequence[Batch]], Iterator[tuple[Batch, Arrays]]] | None = None
-    confirm: Callable[[Batch, Arrays], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -89,7 +86,7 @@ class Job:
 def task_of(
     title: str,
     job: Job,
-    executor: ScoresBatches,
+    scorer: ScoresBatches,
     finish: Callable[[Mapping[int, Arrays]], None],
     form: Callable[[Batch], Form],
     **facts: object,
@@ -101,21 +98,8 @@ def task_of(
         form: returns the form of a batch.
         facts: further facts that determine the numbers, in addition to the length, the tables and the plan.
     """
-    tables = job.tables
-    plan = job.plan
-
-    def score(batch: Batch, lacking: Sequence[int]) -> list[Arrays]:
-        scored = executor.score(batch)
-        tables.check()  # so that scores with changed tables are not stored
-        return [scored]
-
-    def complete(finished: Sequence[FinishedBatches]) -> None:
-        finish(finished[0].batches)
-
-    about = {"length": job.lengths[-1], "rotation": tables.rotation, "plan": plan.sha256, **facts}
-    # A server scores several batches at once, in order of completion, and another server may continue a run.
-    stream, confirm = (getattr(executor, name, None) for name in ("stream", "confirm"))
-    return Task(title, plan, [about], score, complete, form, tables.live, stream=stream, confirm=confirm)
+    about = {"length": job.lengths[-1], "rotation": job.tables.rotation, "plan": job.plan.sha256, **facts}
+    return Task(title, job.plan, [about], form, finish, scorer, job.tables)
 
 
 @dataclass
@@ -133,6 +117,10 @@ class _Assigned:
     def passes(self, batch: Batch) -> int:
         """Returns the number of forward passes that a batch still needs."""
         return self.task.further_passes + len(self.lacking(batch))
+
+    def finish(self) -> None:
+        """Hands on the finished batches of all passes."""
+        self.task.finish(*(done.batches for done in self.finished))
 
 
 class Runner:
@@ -215,27 +203,32 @@ class Runner:
         Args:
             about: as for :meth:`announce`.
         """
-        world = self.group.world
-        if world.leads:
+        if self.group.world.leads:
             self.store.begin(about)
-        for each in self._tasks if self.left else ():
-            if each.task.confirm and (batches := each.finished[0].batches):
-                each.task.confirm(each.task.plan.batches[min(batches)], batches[min(batches)])
+        if self.left:
+            self._confirm()
         began = time.perf_counter()
+        several = len({each.task.title for each in self._tasks if each.own}) > 1
+        fed = sum(batch.fed for batch in self.left)
+        whole = Progress("whole run", fed, self.notes.shown and several, line=1)
         try:
-            several = len({each.task.title for each in self._tasks if each.own}) > 1
-            shown = self.notes.shown and several
-            with Progress("whole run", sum(batch.fed for batch in self.left), shown, line=1) as whole:
-                for title, group in groupby(self._tasks, key=lambda each: each.task.title):
-                    self._run(title, list(group), whole)
+            with whole, closing(self._begun(whole)) as tasks:
+                for each, progress in tasks:
+                    task = each.task
+                    if task.compare is not None:
+                        for batch in each.own:
+                            self._put(each, batch, task.compare(batch, each.lacking(batch)), progress, whole)
+                    elif task.scorer is not None:
+                        for batch, arrays in task.scorer.stream(each.own):
+                            self._put(each, batch, [arrays], progress, whole)
         finally:
             if self._fed:
                 seconds = time.perf_counter() - began
                 self.notes.tell(f"{self._fed:,} tokens in {seconds:,.1f} s, {self._fed / seconds:,.0f} tokens/s")
-        if world.size > 1:
+        if self.group.world.size > 1:
             self._exchange()
-            for each in self._tasks if world.leads else []:
-                each.task.finish(each.finished)
+            for each in self._tasks if self.group.world.leads else []:
+                each.finish()
 
     # --- sharing ---
 
@@ -262,28 +255,33 @@ class Runner:
 
     # --- running ---
 
-    def _run(self, title: str, tasks: Sequence[_Assigned], whole: Progress) -> None:
-        """Scores and stores the batches of consecutive tasks with the same title."""
-        total = sum(batch.fed for each in tasks for batch in each.own)
-        with Progress(title, total, self.notes.shown and total > 0, whole) as progress:
-            for each in tasks:
-                task = each.task
-                if each.own and task.stream:  # in order of completion
-                    for batch, scored in task.stream(each.own):
-                        self._put(each, batch, [scored], progress, whole)
-                elif each.own:
-                    with task.live():
-                        for batch in each.own:
-                            scored = task.score(batch, each.lacking(batch))
-                            self._put(each, batch, scored, progress, whole)
-                if self.group.world.size == 1:
-                    task.finish(each.finished)
-                    self.store.write_parts()
+    def _confirm(self) -> None:
+        """Checks that the scorers give what they gave before an interruption."""
+        for each in self._tasks:
+            if each.task.scorer and (batches := each.finished[0].batches):
+                first = min(batches)
+                each.task.scorer.confirm(each.task.plan.batches[first], batches[first])
+
+    def _begun(self, whole: Progress) -> Generator[tuple[_Assigned, Progress], None, None]:
+        """Yields each task with the progress of its title, while the task's tables are live."""
+        for title, group in groupby(self._tasks, key=lambda each: each.task.title):
+            tasks = list(group)
+            total = sum(batch.fed for each in tasks for batch in each.own)
+            with Progress(title, total, self.notes.shown and total > 0, whole) as progress:
+                for each in tasks:
+                    tables = each.task.tables
+                    with tables.live() if tables is not None and each.own else nullcontext():
+                        yield each, progress
+                    if self.group.world.size == 1:
+                        each.finish()
+                        self.store.write_parts()
 
     def _put(
         self, each: _Assigned, batch: Batch, scored: Sequence[Arrays], progress: Progress, whole: Progress
     ) -> None:
-        """Stores the numbers of a batch for each pass that lacks it."""
+        """Stores the numbers of a batch for each pass that lacks it, unless the tables have changed."""
+        if each.task.tables is not None:
+            each.task.tables.check()
         fed = each.passes(batch) * batch.fed
         for number, numbers in zip(each.lacking(batch), scored, strict=True):
             each.finished[number].put(batch.number, numbers)

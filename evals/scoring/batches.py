@@ -10,6 +10,7 @@ run splits batches in the same way.
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -95,6 +96,42 @@ class BatchPlan(Generic[F]):
         for batch in self.batches:
             digest.update(f"{batch}\n".encode())
         return digest.hexdigest()
+
+
+class ScoresBatches(ABC):
+    """A scorer of planned batches."""
+
+    @abstractmethod
+    def score(self, batch: Batch) -> Arrays:
+        """Returns the numbers of a batch."""
+
+    def stream(self, batches: Sequence[Batch]) -> Iterable[tuple[Batch, Arrays]]:
+        """Scores several batches, and yields each when it is finished."""
+        return zip(batches, map(self.score, batches))
+
+    def confirm(self, batch: Batch, before: Arrays) -> None:  # noqa: B027 (only servers may have changed)
+        """Verifies that scoring a finished batch again would give the same numbers."""
+
+
+class ScoresTexts(ABC):
+    """A scorer of the documents of one corpus."""
+
+    @abstractmethod
+    def under(self, tables: object) -> ScoresBatches:
+        """Returns the scorer of batches under these tables, which must be live where they can be changed; None for
+        those that the model has."""
+
+    def go_on(self, limits: Sequence[tuple[int, int]], keep: Callable[[int, int], None]) -> None:  # noqa: B027
+        """Splits batches as an earlier run did after it ran out of memory, where that can happen."""
+
+    def check(self, first: Batch[Feed]) -> None:  # noqa: B027 (of a server, the first response shows it)
+        """Checks how the first batch can be scored."""
+
+    def compare(
+        self, one: Applied, others: Sequence[Applied], batch: Batch[Feed], lacking: Sequence[int]
+    ) -> list[Arrays]:
+        """Compares the predictions of several variants with those of one, where the backend ``compares``."""
+        raise NotImplementedError
 
 
 def per_token(**dtypes: type[np.generic]) -> Callable[[Batch[Feed]], Form]:

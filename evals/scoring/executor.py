@@ -20,7 +20,7 @@ import torch
 
 from ...errors import RunError
 from ..data.documents import Document
-from .batches import Applied, Arrays, Batch, Feed
+from .batches import Applied, Arrays, Batch, Feed, ScoresBatches, ScoresTexts
 from .memory import LEAST_CHUNK, is_out_of_memory, release
 from .scorer import Scorer, not_finite
 
@@ -30,7 +30,7 @@ Feeding = Callable[[torch.Tensor, "int | None"], Iterable[T]]
 """A function that feeds windows, at once or in chunks, and returns the numbers of each."""
 
 
-class Executor:
+class Executor(ScoresBatches, ScoresTexts):
     """The scorer of batches, which it feeds in parts if memory is short.
 
     Args:
@@ -92,20 +92,24 @@ class Executor:
         self._check_finite(batch.feeds, nll)
         return {"nll": np.concatenate(nll)}
 
-    def compare(self, batch: Batch[Feed], one: Applied, others: Sequence[Applied]) -> list[Arrays]:
+    def compare(
+        self, one: Applied, others: Sequence[Applied], batch: Batch[Feed], lacking: Sequence[int]
+    ) -> list[Arrays]:
         """Compares the predictions of several variants with those of one, at a batch's scored tokens.
 
         Args:
             one, others: a context for each variant in which its tables are live, entered once per part of the batch.
+            lacking: the indexes of the others to compare.
 
         Returns:
-            For each variant of ``others``, "kl" with KL(one || other) in nats of every token, fp32, and "same" with
+            For each of these variants, "kl" with KL(one || other) in nats of every token, fp32, and "same" with
             whether both variants have the same most likely token, bool.
 
         Raises:
             RunError: as for :meth:`score`.
         """
-        windows = self._fed(batch, functools.partial(self._divergences, one, others))
+        compared = [others[number] for number in lacking]
+        windows = self._fed(batch, functools.partial(self._divergences, one, compared))
         found = []
         for each in zip(*windows, strict=True):  # all windows under one variant
             kl, same = (_scored(batch, rows) for rows in zip(*each, strict=True))

@@ -200,9 +200,9 @@ def scored(monkeypatch):
         numbers.append(batch.number)
         return score(self, batch)
 
-    def counting_others(self, batch, one, others):
-        numbers.extend(batch.number for _ in others)
-        return compare(self, batch, one, others)
+    def counting_others(self, one, others, batch, lacking):
+        numbers.extend(batch.number for _ in lacking)
+        return compare(self, one, others, batch, lacking)
 
     monkeypatch.setattr(Executor, "score", counting)
     monkeypatch.setattr(Executor, "compare", counting_others)
