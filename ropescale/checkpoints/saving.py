@@ -133,7 +133,7 @@ def linkable(saved: SavedSchedule) -> Path:
     if source is None or not any(is_weight(name.name) for name in files_of(source)):
         raise CheckpointError(
             f"the base of this adapter ({saved.record['source']}) has no folder with weights to link; save it with "
-            "save_pretrained, load it from that folder, and attach the adapter to it"
+            "ropescale.save, load it from that folder, and attach the adapter to it"
         )
     refuse_missing_shards(source)
     return source
