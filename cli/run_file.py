@@ -126,15 +126,12 @@ def write_run_file(folder: Path) -> None:
                 given[key_of(each)] = values if isinstance(value, (list, tuple)) else values[0]
     body = yaml.safe_dump(given, sort_keys=False, allow_unicode=True, default_flow_style=None, width=100)
     content = body.encode("utf-8", "backslashreplace")
+    head = f"# ropescale {ctx.command.name} --config {NAME}\n# sha256 of what follows: {sha256(content)}\n"
     path = folder / NAME
     with suppress(CheckpointError, OSError):  # the results are there, and the command can be typed again
         if os.path.lexists(path) and not _is_ours(path):
             set_aside(path)
-        atomic_write(path, _head(ctx.command.name, content) + content)
-
-
-def _head(command: str | None, content: bytes) -> bytes:
-    return f"# ropescale {command} --config {NAME}\n# sha256 of what follows: {sha256(content)}\n".encode()
+        atomic_write(path, head.encode() + content)
 
 
 def _is_ours(path: Path) -> bool:

@@ -8,7 +8,6 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..configs.class_defaults import ALL_LAYERS
 from ..configs.configuration import Configuration, in_both_dialects, read_rope, unread_by_v4, widened
 from ..engines import ENGINES
 from ..engines.base import needs_remote_code
@@ -99,10 +98,8 @@ def following(source: ModelFolder, target: ModelFolder, request: Request) -> Pla
         )
     now, wanted = Configuration.read(source.config), Configuration.read(target.config)
     rest = {key: value for key, value in now.raw.items() if key not in _ROTARY}
-    taken: Data = {"max_position_embeddings": wanted.max_length}  # what a class's default states, too
-    if ALL_LAYERS in wanted.ropes:
-        taken["rope_theta"] = wanted.ropes[ALL_LAYERS].theta
-    taken |= {key: wanted.section[key] for key in _ROTARY if key in wanted.section}
+    stated = Configuration.read(in_both_dialects(wanted)).section  # what a class's default states, too
+    taken = {key: stated[key] for key in _ROTARY if key in stated}
     notes = (f"the table, and the window of {wanted.meant_length:,} tokens, are those of {target.folder}",)
     return Plan(request, now, Configuration.read(rest | taken), {}, wanted.meant_length, notes)
 

@@ -64,16 +64,6 @@ def code(engine: str, layers: Layers) -> Code:
     return "checkpoint" if layers.configuration.raw.get("auto_map") else "none"
 
 
-def is_known_for(engine: str, what: str, layers: Layers) -> bool:
-    """Whether an engine's list in the table, such as ``unscaled``, contains the model's class."""
-    return architecture(layers) in load()[engine][what]
-
-
-def reads_whole(engine: str, layers: Layers) -> bool:
-    """Whether an engine's model file reads a multimodal model's rope parameters outside of their section."""
-    return bool(load()[engine]["types"].get(layers.whole_type, {}).get("whole"))
-
-
 def not_its_own(engine: str, layers: Layers) -> Iterator[Difference]:
     """Yields the differences of an engine for a model that the engine does not run with its own code.
 

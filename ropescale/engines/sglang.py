@@ -10,7 +10,7 @@ from ..configs.class_defaults import ALL_LAYERS
 from ..schedules.by_parts import temperature
 from . import vllm
 from .base import Command, Difference, Layers, Serving, option, shell
-from .model_code import architecture, is_known_for, reads_whole
+from .model_code import architecture, load
 
 
 class SGLangEngine(vllm.VLLMEngine):
@@ -29,14 +29,15 @@ class SGLangEngine(vllm.VLLMEngine):
     def in_its_own_code(self, layers: Layers) -> Iterator[Difference]:
         """Yields the differences of the engine's own model code."""
         kind, name, stated = layers.kind, layers.model_type, layers.parameters
+        known, runs = load()[self.key], architecture(layers)
         if (name, layers.key) == ("deepseek_v4", "main") and kind != "default":
             yield Difference.base_rope(f"never scales the {layers.key} layers of {name}")
             return
-        if is_known_for("sglang", "whole theta", layers) and not float(stated["rope_theta"]).is_integer():
+        if runs in known["whole theta"] and not float(stated["rope_theta"]).is_integer():
             yield Difference("theta", "honoured", f"{int(stated['rope_theta'])}, the integer part")
         # ernie45_moe_vl.py and the classes of the table pass only theta, and no scaling, to their rotary layers
-        is_ernie = architecture(layers) == "Ernie4_5_VLMoeForConditionalGeneration"
-        if kind != "default" and (is_ernie or is_known_for("sglang", "unscaled", layers)):
+        unscaled = ["Ernie4_5_VLMoeForConditionalGeneration", *known["unscaled"]]
+        if kind != "default" and runs in unscaled:
             yield Difference.base_rope(f"does not scale {name}, silently leaving base RoPE")
             return
         if vllm.takes_one_row(layers):
@@ -73,7 +74,8 @@ class SGLangEngine(vllm.VLLMEngine):
     def serve(self, serving: Serving) -> list[Command]:
         """Returns the ``sglang.launch_server`` command, with the changes that the folder's configuration lacks."""
         told: dict[str, Any] = {**self.spelled(serving).overrides(self.positions(serving))}
-        if serving.stored.path and reads_whole("sglang", serving.layers[0]):
+        entry = load()[self.key]["types"].get(serving.layers[0].whole_type, {})
+        if serving.stored.path and entry.get("whole"):  # it reads the rope parameters outside of their section
             for inner in [*told.values()]:
                 told |= inner
         given, stored = told.get("rope_parameters"), serving.stored.section

@@ -27,12 +27,6 @@ MAGIC = b"GGUF"
 BLOCK = 64 * 2**20
 """The largest amount of tensor data in memory at once, in bytes."""
 
-_FORMATS: dict[str, str] = dict(
-    zip("UINT8 INT8 UINT16 INT16 UINT32 UINT64 INT32 INT64 FLOAT32 FLOAT64 BOOL".split(), "BbHhIQiqfd?", strict=True)
-)
-"""The :mod:`struct` format of each scalar type."""
-_NAMES = "UINT8 INT8 UINT16 INT16 UINT32 INT32 FLOAT32 BOOL STRING ARRAY UINT64 INT64 FLOAT64"
-_KINDS: dict[str, int] = {name: number for number, name in enumerate(_NAMES.split())}
 _FLOAT32_TENSOR = 0
 _HEADER = ("GGUF.version", "GGUF.tensor_count", "GGUF.kv_count")  # gguf-py lists header fields among the keys
 
@@ -46,10 +40,14 @@ class Value:
 
     def encoded(self) -> bytes:
         """Returns the bytes of the type and the value, as in a file."""
-        kind = struct.pack("<I", _KINDS[self.kind])
-        return kind + (
-            _string(str(self.value)) if self.kind == "STRING" else struct.pack(f"<{_FORMATS[self.kind]}", self.value)
-        )
+        from gguf import GGUFReader, GGUFValueType
+
+        kind = GGUFValueType[self.kind]
+        if kind is GGUFValueType.STRING:
+            content = _string(str(self.value))
+        else:
+            content = GGUFReader.gguf_scalar_to_np[kind](self.value).tobytes()
+        return struct.pack("<I", kind) + content
 
 
 class GgufFile:
@@ -218,8 +216,6 @@ def _reader_class() -> type[GGUFReader]:
     return Reader
 
 
-_SIZES = {_KINDS[name]: struct.calcsize(f"<{form}") for name, form in _FORMATS.items()}
-"""The size of each scalar type in bytes, by the type's number."""
 _MOST_ITEMS = 2**24
 """The largest accepted number of strings in an array, above any vocabulary's, because measuring them takes time."""
 
@@ -230,15 +226,17 @@ def _array_size(data: memoryview, start: int) -> int:
     Raises:
         ValueError, struct.error: the array does not end inside the data, or the items' type is unknown.
     """
-    kind, count = struct.unpack_from("<IQ", data, start)
-    end = start + 12
-    if kind in _SIZES:
-        end += count * _SIZES[kind]
-    elif kind == _KINDS["STRING"] and count <= _MOST_ITEMS:
+    from gguf import GGUFReader, GGUFValueType
+
+    number, count = struct.unpack_from("<IQ", data, start)
+    kind, end = GGUFValueType(number), start + 12
+    if kind in GGUFReader.gguf_scalar_to_np:
+        end += count * GGUFReader.gguf_scalar_to_np[kind]().itemsize
+    elif kind == GGUFValueType.STRING and count <= _MOST_ITEMS:
         for _ in range(count):
             end += 8 + struct.unpack_from("<Q", data, end)[0]
     else:
-        raise ValueError(f"an array of {count} items of type {kind}")
+        raise ValueError(f"an array of {count} items of type {kind.name}")
     if end > len(data):
         raise ValueError("an array goes beyond the end of the file")
     return end - start

@@ -8,11 +8,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field
 
 from ..files import Json, present
 from ..rope import Rope
 from .base import BuiltIn, Frequencies, above, at_least, register
+from .fields import parameters
 
 
 @register("ntk-by-parts")
@@ -175,7 +176,7 @@ def ramp_ends(rope: Rope, beta_fast: float, beta_slow: float, truncate: bool) ->
 
 @register("dynamic-yarn")
 @dataclass(frozen=True)
-class DynamicYarn(BuiltIn):
+class DynamicYarn(Yarn):
     """YaRN whose factor follows the context: ``s = n / L`` if the context ``n`` exceeds the trained length ``L``.
 
     Up to the trained length the schedule is plain RoPE, without an attention scale. In a longer context, YaRN's ramp
@@ -194,17 +195,9 @@ class DynamicYarn(BuiltIn):
 
     does = "yarn with a growing factor"
     paper = "Peng et al. 2023, arXiv:2309.00071, section 3.3"
-    cited = "arXiv:2309.00071"
     length_dependent = True
-    falling = ("beta_fast", "beta_slow")
 
-    beta_fast: float = above(0, 32.0)
-    beta_slow: float = above(0, 1.0)
-    truncate: bool = True
-    attention_factor: float | None = above(0, None)
-    mscale: float | None = None
-    mscale_all_dim: float | None = None
-    extrapolation_factor: float = at_least(0, 1.0)
+    factor: float = field(default=1.0, init=False, repr=False)  # follows the context
 
     def __call__(self, rope: Rope, length: int) -> Frequencies:
         if length <= rope.original_length:
@@ -213,4 +206,7 @@ class DynamicYarn(BuiltIn):
 
     def at(self, factor: float) -> Yarn:
         """Returns the static YaRN for a context of ``factor`` times the trained length."""
-        return Yarn(factor=factor, **{field.name: getattr(self, field.name) for field in fields(self)})
+        return Yarn(factor=factor, **{name: getattr(self, name) for name in parameters(self)})
+
+    def rope_parameters(self, rope: Rope) -> Json | None:
+        return None

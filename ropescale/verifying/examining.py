@@ -193,8 +193,9 @@ def _wanted(
 
 def _refuse(options: Json, why: str) -> None:
     """Raises an error for an option that would have no effect."""
-    for name in (name for name, value in options.items() if value):
-        raise DataError(f"{name} {why}", name, "generate")
+    for name, value in options.items():
+        if value:
+            raise DataError(f"{name} {why}", name, "generate")
 
 
 # ---------------------------------------------------------------------------------------------------------

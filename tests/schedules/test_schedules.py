@@ -13,6 +13,7 @@ import pytest
 from ropescale import schedules as sch
 from ropescale.errors import ScheduleError
 from ropescale.rope import Rope
+from ropescale.schedules.fields import parameters
 
 ROPE = Rope(64, 10_000.0, 4096)
 PAIRS = ROPE.pairs
@@ -247,11 +248,11 @@ def test_a_rotary_dim_of_two_has_one_pair_which_others_scale(name):
     assert list(found) == pytest.approx([1.0 if name == "yarn" else 0.25], rel=1e-14)
 
 
-FACTORED = [name for name in EXAMPLES if "factor" in {f.name for f in dataclasses.fields(sch.lookup(name))}]  # type: ignore[arg-type]
+FACTORED = [name for name, example in EXAMPLES.items() if "factor" in parameters(example)]
 
 
 def fields_of(name: str) -> dict[str, Any]:
-    return {field.name: getattr(EXAMPLES[name], field.name) for field in dataclasses.fields(sch.lookup(name))}  # type: ignore[arg-type]
+    return {each: getattr(EXAMPLES[name], each) for each in parameters(EXAMPLES[name])}
 
 
 NO_FACTORS = [
