@@ -278,13 +278,10 @@ def byte_ends_of(text: str, offsets: Sequence[tuple[int, int]]) -> np.ndarray:
 
     For a token that ends inside a character, this includes the whole character.
     """
-    ends = np.fromiter(map(itemgetter(1), offsets), np.int64, len(offsets))
     # A token without characters (a dummy prefix) has the offsets (0, 0), so the maximum keeps the ends ascending.
-    return byte_places(text, np.maximum.accumulate(ends))
-
-
-def byte_places(text: str, ends: np.ndarray) -> np.ndarray:
-    """Converts character positions in a text to UTF-8 byte positions, int64."""
+    ends = np.maximum.accumulate(np.fromiter(map(itemgetter(1), offsets), np.int64, len(offsets)))
+    if text.isascii():
+        return ends
     points = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
     sizes = 1 + (points >= 0x80).astype(np.int64) + (points >= 0x800) + (points >= 0x10000)
     return np.concatenate([[0], np.cumsum(sizes)])[ends]
@@ -381,10 +378,10 @@ def special_tokens(documents: Iterable[Document], tokenizer: PreTrainedTokenizer
     """Counts special tokens in the documents, such as ``<|endoftext|>``, except the token for unknown text."""
     added = getattr(tokenizer, "added_tokens_decoder", {})
     special = {*getattr(tokenizer, "all_special_ids", []), *(i for i, token in added.items() if token.special)}
-    wanted = np.array(sorted(special - {getattr(tokenizer, "unk_token_id", None)}), np.int64)
+    special -= {getattr(tokenizer, "unk_token_id", None)}
     # Chats and given ids contain special tokens intentionally.
-    texts = (document.ids for document in documents if not document.kind)
-    return sum(int(np.isin(np.asarray(ids, np.int64), wanted).sum()) for ids in texts)
+    texts = [document.ids for document in documents if not document.kind]
+    return sum(sum(map(special.__contains__, ids)) for ids in texts)
 
 
 def of_ids(name: str, ids: Sequence[int], kind: Kind = "") -> Document:
