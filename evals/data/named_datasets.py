@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, TypeAlias
 
-from ...checkpoints.locating import hub_silence
+from ...checkpoints.locating import ask_hub
 from ...errors import DataError
 from ...files import local_path
 from ...output.formatting import first_line
@@ -102,11 +102,13 @@ def _on_hub(source: str, streaming: bool, revision: str | None = None) -> Loaded
         DataError: the dataset is neither on the Hub nor in the cache.
     """
     name, _, configuration = source.partition(":")
-    silence = hub_silence(name, kind="dataset")
+    silence, is_missing = ask_hub(name, kind="dataset")
     unknown = f"{source!r} is neither a file or folder here nor a dataset on the Hub"
     silent = f"the Hub cannot be reached ({silence}), and the dataset is not in the cache"
     if silence is not None and not _may_be_cached(name):
         raise DataError(f"{unknown}: {silent}")
+    if is_missing and not _may_be_cached(name):
+        raise DataError(f"{unknown}; check the name, or log in if it is private: `hf auth login`")
 
     import datasets  # late, because it takes as long as torch
     from datasets import config

@@ -143,7 +143,7 @@ def _from_hub(model: str, revision: str | None, weights: bool) -> Path:
     """Returns the folder of a Hub model's snapshot: the current one if the Hub answers, else the cached one."""
     from huggingface_hub import snapshot_download
 
-    silence = hub_silence(model, revision)
+    silence, _ = ask_hub(model, revision)
     try:
         return Path(
             snapshot_download(
@@ -166,18 +166,23 @@ def _from_hub(model: str, revision: str | None, weights: bool) -> Path:
         ) from error
 
 
-def hub_silence(name: str, revision: str | None = None, kind: str = "model") -> str | None:
-    """Returns why the Hub cannot be reached for a model or dataset, or None if the Hub answers, even with an error."""
+def ask_hub(name: str, revision: str | None = None, kind: str = "model") -> tuple[str | None, bool]:
+    """Asks the Hub for a model or dataset.
+
+    Returns:
+        Why the Hub cannot be reached, or None if it answers, even with an error; and whether it answers that there is
+        no such model or dataset.
+    """
     from huggingface_hub import HfApi, constants
-    from huggingface_hub.errors import HfHubHTTPError
+    from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
 
     if constants.HF_HUB_OFFLINE:
-        return "HF_HUB_OFFLINE is set"
+        return "HF_HUB_OFFLINE is set", False
     try:
         ask = HfApi().dataset_info if kind == "dataset" else HfApi().model_info
         ask(name, revision=revision, timeout=PATIENCE)
-    except HfHubHTTPError:
-        return None
+    except HfHubHTTPError as error:
+        return None, isinstance(error, RepositoryNotFoundError)
     except Exception as error:
-        return first_line(error)
-    return None
+        return first_line(error), False
+    return None, False

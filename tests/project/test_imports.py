@@ -90,9 +90,26 @@ def test_a_mistake_in_any_command_is_told_before_anything_heavy_is_imported(pyth
     assert not list(tmp_path.iterdir())
 
 
-def test_a_name_of_no_dataset_is_told_without_the_library_of_datasets(python):
+HUB = """
+import os, threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+class Without(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(404)
+        self.send_header("X-Error-Code", "RepoNotFound")
+        self.end_headers()
+
+server = HTTPServer(("127.0.0.1", 0), Without)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+os.environ |= {"HF_HUB_OFFLINE": "0", "HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}"}
+"""
+
+
+@pytest.mark.parametrize("hub", ["", HUB], ids=["offline", "without it"])
+def test_a_name_of_no_dataset_is_told_without_the_library_of_datasets(python, hub):
     words = ["eval", str(CHECKPOINT), "--data", "not/there", "--lengths", "256"]
-    loaded = modules_after(python, f"from ropescale.cli.main import main\nassert main({words}) == 2")
+    loaded = modules_after(python, f"{hub}from ropescale.cli.main import main\nassert main({words}) == 2")
     assert "huggingface_hub" in loaded and not loaded & {"datasets", "pyarrow", "torch", "transformers"}
 
 
