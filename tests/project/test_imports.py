@@ -130,12 +130,8 @@ def test_ropescale_and_its_schedules_and_geometry_are_pure_python(python):
     assert "ropescale" in loaded and not loaded & (HEAVY | {"click"})
 
 
-@pytest.mark.parametrize("name", ropescale.__all__)
-def test_every_public_name_resolves_and_is_listed(name):
-    assert getattr(ropescale, name) is not None
-    assert name in dir(ropescale)
-
-
-def test_an_unknown_name_is_an_attribute_error():
+def test_every_public_name_resolves_and_is_listed_and_an_unknown_one_is_an_attribute_error():
+    assert all(getattr(ropescale, name) is not None for name in ropescale.__all__)
+    assert {*ropescale.__all__} <= {*dir(ropescale)}
     with pytest.raises(AttributeError, match="has no attribute 'pach'"):
         _ = ropescale.pach

@@ -305,9 +305,7 @@ def test_byte_offsets_count_utf8_bytes():
 def test_bos_is_the_tokenizers_unless_told_otherwise():
     with_bos, without = byte_tokenizer(), byte_tokenizer(bos=False)
     assert bos_id("auto", with_bos) == with_bos.bos_token_id == 256
-    assert bos_id("auto", without) is None
-    assert bos_id("auto", None) is None
-    assert bos_id("no", with_bos) is None
+    assert [bos_id("auto", without), bos_id("auto", None), bos_id("no", with_bos)] == [None] * 3
     assert bos_id(7, None) == bos_id("7", None) == 7
     with pytest.raises(DataError, match=r"needs a BOS token.*bos=no"):
         bos_id("yes", without)

@@ -23,11 +23,8 @@ def test_a_wide_interval_is_written_by_its_bounds(value, low, high, written):
     assert interval_cell(value, low, high) == written
 
 
-def test_differences_have_a_sign_unless_they_round_to_zero():
+def test_only_a_difference_that_rounds_to_zero_has_no_sign_and_half_an_interval_is_zero_only_where_it_is():
     assert [signed(value) for value in (0.12344, -0.12346, -0.00004)] == ["+0.1234", "-0.1235", "0.0000"]
-
-
-def test_half_an_interval_that_is_not_zero_is_not_shown_as_zero():
     halves = [around(0.1, 0.0, 0.2), around(0.000045, 0.0, 0.00009), around(1.0, 1.0, 1.0), around(1.0, None, 1.0)]
     assert halves == [" ± 0.1000", " ± <0.0001", " ± 0.0000", ""]
 
