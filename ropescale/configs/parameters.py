@@ -50,8 +50,8 @@ def read_parameters(section: Section) -> dict[str, Parameters]:
             _refuse_disagreement(section, ALL_LAYERS, section.new, whole="longrope" not in section.family.v4_keys)
         parameters = {ALL_LAYERS: _filled(section, ALL_LAYERS, section.old or section.new)}
     beside = section.stated.get("partial_rotary_factor")
-    ignored = all("partial_rotary_factor" not in parameter for parameter in parameters.values())
-    if section.is_known and beside not in (None, 1) and ignored:
+    read = [parameter.get("partial_rotary_factor", 1) for parameter in parameters.values()]
+    if section.is_known and beside not in (None, *read):
         section.ignored["partial_rotary_factor"] = beside
     return parameters
 

@@ -97,6 +97,11 @@ class Layers:
         return self.kind in ("yarn", "llama3") and ORIGINAL not in self.parameters
 
     @property
+    def lacks_factor(self) -> bool:
+        """Whether the factor of yarn is null in the configuration; transformers 5 derives it from the lengths."""
+        return self.kind == "yarn" and self.configuration.ropes[self.key].scaling.get("factor") is None
+
+    @property
     def is_truncated(self) -> bool:
         """Whether yarn's ramp is rounded to whole pairs."""
         return bool(self.parameters.get("truncate", True))
@@ -477,6 +482,7 @@ class Engine(ABC):
         served: for each model type, the rope types with which tests serve a model.
         run: for each model type, the rope types with which tests run the engine's code.
         in_card: whether model cards show the engine's commands.
+        derives_factor: whether the engine derives a null factor of yarn from the lengths.
         head: the options that serve a target with a draft HEAD, with a place for the method; "" if not read.
         mtp: the options that draft with a model's MTP layers, with a place for their number; "" if not read.
         beside: what happens to a draft under a schedule that is not in the folder.
@@ -488,6 +494,7 @@ class Engine(ABC):
     served: ClassVar[Mapping[str, frozenset[str]]] = {}
     run: ClassVar[Mapping[str, frozenset[str]]] = {}
     in_card: bool = False
+    derives_factor: bool = False
     head: str = ""
     mtp: str = ""
     beside: str = ""
@@ -513,13 +520,20 @@ class Engine(ABC):
         """Whether the engine is known to compute the schedule of every kind of layer, by a command."""
         spelled = self.spelled(serving)
         for layers in spelled.layers:
-            if self.evidence(layers) == "not known" or any(each.spoils for each in self.remaining(spelled, layers)):
+            if self.evidence(layers) == "not known" or any(each.spoils for each in self.left(spelled, layers)):
                 return False
         return not serving.wanted.is_head and bool(self.serve(serving))
 
     def spelled(self, serving: Serving) -> Serving:
         """Returns the same checkpoint with the schedule in the engine's own keys."""
         return serving
+
+    def left(self, serving: Serving, layers: Layers) -> list[Difference]:
+        """Returns the differences that remain for one kind of layer, or the one that prevents all others."""
+        if layers.lacks_factor and not self.derives_factor:
+            text = f"needs a number as yarn's factor, which is null in config.json (write {layers.factor:g})"
+            return [Difference.stops(text, "stops, or scales nothing")]
+        return list(self.remaining(serving, layers))
 
     def remaining(self, serving: Serving, layers: Layers) -> Iterable[Difference]:
         """Yields the differences that remain for one kind of layer with the engine's own keys and commands."""

@@ -164,7 +164,7 @@ def exported(engine: Engine, serving: Serving, schedules: Mapping[str, str]) -> 
         schedules: the spec for each layer type.
     """
     spelled, draft, is_head = engine.spelled(serving), serving.wanted.draft, serving.wanted.is_head
-    differences = [list(engine.remaining(spelled, layers)) for layers in spelled.layers]
+    differences = [engine.left(spelled, layers) for layers in spelled.layers]
     if is_head:
         text = "was not checked with draft heads, which run only beside their target"
         differences = [[Difference.unknown(text)] for _ in spelled.layers]

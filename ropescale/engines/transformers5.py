@@ -43,6 +43,7 @@ class Transformers5Engine(Engine):
 
     name = "transformers 5"
     version = "5.16 to 5.24"
+    derives_factor = True
 
     def differences(self, layers: Layers) -> Iterator[Difference]:
         """Yields the conditions of this and earlier versions of transformers 5 for one kind of layer."""

@@ -388,8 +388,8 @@ def _notes_on_start(
         )
     for name, value in configuration.ignored.items():
         yield (
-            f"{name} {brief(value)} is left out of the new configuration: {configuration.model_type} rotates whole "
-            "heads and does not read it, but transformers' scaled rope types would read it"
+            f"{name} {brief(value)} is left out of the new configuration: {configuration.model_type} does not "
+            "read it, but transformers' scaled rope types would"
         )
     sections = [dotted(path) for path in sections_in(configuration.raw) if path != configuration.path]
     if sections:

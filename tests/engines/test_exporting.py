@@ -16,7 +16,7 @@ import gguf
 import own_schedules
 import pytest
 import torch
-from configurations import DEEPSEEK, LLAMA, LLAMA31, in_v5, plain, write_checkpoint
+from configurations import DEEPSEEK, LLAMA, LLAMA31, in_v5, plain, write_checkpoint, yarn
 from environments import environment
 from gguf_models import write_keys
 from planning import make_plan
@@ -608,18 +608,8 @@ def test_attention_in_chunks_is_claimed_only_as_the_engine_has_it(engine, name, 
         ("llama3", None, "llama.cpp", "its converter stops, or takes 8,192 tokens, because"),
         ("yarn", None, "llama.cpp", "its converter stops, or takes 8,192 tokens, because"),
         ("llama3", "top", "transformers4", "stops without original_max_position_embeddings in rope_scaling"),
-        (
-            "yarn",
-            "top",
-            "transformers4",
-            "does not read the original length where it is stated, and takes 2,048 tokens",
-        ),
-        (
-            "longrope",
-            "inside",
-            "transformers4",
-            "does not read the original length where it is stated, and takes 2,048 tokens",
-        ),
+        ("yarn", "top", "transformers4", "original length where it is stated, and takes 2,048 tokens"),
+        ("longrope", "inside", "transformers4", "original length where it is stated, and takes 2,048 tokens"),
         ("yarn", None, "mlx-lm", "'original_max_position_embeddings': 2048"),
         ("llama3", "top", "mlx-lm", "'original_max_position_embeddings': 512"),
         ("llama3", "inside", "mlx-lm", "mlx_lm.server"),
@@ -634,6 +624,15 @@ def test_an_original_length_where_no_engine_looks_is_given_or_named(kind, origin
     folder = write_checkpoint(tmp_path, config)
     assert main(["export", str(folder), "--for", engine]) == (engine != "mlx-lm")
     assert said in "".join(capsys.readouterr())
+
+
+@pytest.mark.parametrize("engine", [name for name in ENGINES if name != "transformers5"])
+def test_a_factor_that_transformers_5_alone_derives_is_to_be_written(engine, tmp_path, ran):
+    null = LLAMA | {"max_position_embeddings": 16384, "rope_scaling": yarn(4.0, rope_type="yarn") | {"factor": None}}
+    err = ran("export", write_checkpoint(tmp_path, null), "--for", engine, code=1).err
+    assert "which is null in config.json (write 4); serve it with transformers 5" in err
+    write_checkpoint(tmp_path, null | {"rope_scaling": null["rope_scaling"] | {"factor": 4.0}})
+    ran("export", tmp_path, "--for", engine)
 
 
 @pytest.mark.parametrize(

@@ -645,6 +645,11 @@ def test_layers_that_are_left_alone_are_refused_where_their_scaling_would_move()
         make_plan(config, "yarn:factor=4")
 
 
+def test_a_partial_factor_that_the_class_does_not_read_is_said_to_be_left_out():
+    config = plain("mimo_v2_flash", 64, 2, 4096, 5e6, head_dim=32, partial_rotary_factor=0.5)
+    assert "partial_rotary_factor 0.5 is left out" in make_plan(config, "yarn:factor=2").notes[0]
+
+
 WHOLE: dict[str, dict[str, Any]] = {
     "linear": {"factor": 4.0},
     "dynamic": {"factor": 4.0},
