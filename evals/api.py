@@ -28,8 +28,7 @@ from .progress import Notes
 from .recommending.candidates import objective_and_candidates, served_candidates
 from .recommending.options import TOLERANCE, RecommendOptions
 from .results.folder import writable_folder
-from .running.corpus import Corpus
-from .running.options import PerplexityOptions, refuse_impossible
+from .running.corpus import Corpus, PerplexityOptions, refuse_impossible
 from .running.runner import carry_out
 from .searching.options import SearchOptions, places, plan_of_start
 from .store import has_records, refuse_if_busy
@@ -469,14 +468,13 @@ def keys(
         )
     settings = {"window": window, "stride": stride, "alpha": alpha, "beta": beta, "max_length": max_length}
     with _placed(given, folder, KIND, fresh, force, documents, notes) as (folder, group):
-        texts, _ = texts_of(documents, None)
-        held = chain.from_iterable(texts.values()) if isinstance(texts, Mapping) else texts
+        texts, _ = texts_of(documents)
         from .running.key_tokens import KeysRun
 
         if given.tokenizer is None:
             raise DataError("key tokens are found in texts; give tokenizer= to encode them", "tokenizer")
         given.warn(notes)
-        run = KeysRun(given.backend(group.world), given.tokenizer, held, settings, notes)
+        run = KeysRun(given.backend(group.world), given.tokenizer, chain.from_iterable(texts.values()), settings, notes)
         if file is not None:
             run.result().check_replaces(file, force)
         return carry_out(run, folder, group, fresh, force, file)

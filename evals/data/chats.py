@@ -20,14 +20,14 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from multiprocessing import Pipe
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...errors import DataError
 from ...files import sha256
 from ...output.formatting import brief, first_line
-from .documents import Document, Text, TextEncoder, byte_ends_of, of_ids
+from .documents import Document, Text, byte_ends_of
 from .prompts import PromptRow
 
 if TYPE_CHECKING:
@@ -63,52 +63,6 @@ Unread = Text | Chat | Document | PromptRow
 
 Given = Document | Text | Chat | PromptRow | str | Sequence[int] | Sequence[Message]
 """A document as users pass it to Python functions."""
-
-
-def sources_of(
-    documents: Iterable[Given], tokenizer: PreTrainedTokenizerBase | None, score: str
-) -> Iterator[Document | Text]:
-    """Lazily renders chats and prompts, names texts and wraps token ids.
-
-    Args:
-        documents: the documents; a single text counts as a list of one.
-        score: one of :data:`SCORES`.
-
-    Raises:
-        DataError: as for :func:`rendered`; or there is no tokenizer to encode the documents, or the assistant's tokens
-            are requested for a document that is not a chat.
-    """
-    for number, each in enumerate([documents] if isinstance(documents, (str, Text)) else documents):
-        made = named(f"document {number}", each)
-        if isinstance(made, Document):
-            source = made
-        elif tokenizer is None:
-            raise DataError(f"{made.name} is not token ids; give tokenizer= to encode it, or give token ids")
-        elif isinstance(made, Chat):
-            source = rendered(made, tokenizer, score == ASSISTANT)
-        else:
-            source = made.document(TextEncoder(tokenizer)) if isinstance(made, PromptRow) else made
-        if score == ASSISTANT and source is made and getattr(made, "scored", None) is None:
-            raise DataError(
-                f"the score {ASSISTANT!r} applies to chats, and {made.name} is not one; give messages, or leave it out",
-                "score",
-            )
-        yield source
-
-
-def named(name: str, given: Given) -> Unread:
-    """Returns a given document, with this name if it has none.
-
-    Raises:
-        DataError: the document is neither a text nor messages nor token ids.
-    """
-    if isinstance(given, (Text, Chat, Document, PromptRow)):
-        return given
-    if isinstance(given, str):
-        return Text(name, given)
-    if isinstance(given, (list, tuple)) and given and isinstance(given[0], Mapping):
-        return Chat(name, cast("Sequence[Message]", given))
-    return of_ids(name, cast("Sequence[int]", given))
 
 
 def rendered(chat: Chat, tokenizer: PreTrainedTokenizerBase, assistant: bool = False) -> Document:
@@ -149,23 +103,6 @@ def rendered(chat: Chat, tokenizer: PreTrainedTokenizerBase, assistant: bool = F
         scored = _inside(chat, text, np.array(offsets, np.int64).reshape(-1, 2), spans)
     byte_ends = None if offsets is None else byte_ends_of(text, offsets)
     return Document(chat.name, ids, byte_ends, sha256(text.encode()), "chat", scored)
-
-
-def check_scored(documents: Sequence[Document], stops: Mapping[int, int | None]) -> None:
-    """Checks that some document has a token to score at each length.
-
-    Args:
-        stops: by length, the number of fed tokens; None for the full document.
-
-    Raises:
-        DataError: no document has a token to score; the message names the first such length.
-    """
-    for length, stop in stops.items():
-        scored = (each.scored is None or not len(each.ids) or each.scored[:stop].any() for each in documents)
-        if documents and not any(scored):
-            is_prompt = documents[0].kind == "prompt"
-            which = "prompt has a token of its answer" if is_prompt else "chat has a token of the assistant"
-            raise DataError(f"no {which} within its first {length:,} positions; use longer lengths", "lengths")
 
 
 def _written(

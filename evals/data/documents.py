@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -438,6 +438,23 @@ def check_ids(documents: Iterable[Document], vocabulary: int, bos: int | None = 
                 f"{document.name} has token id {ids[wrong[0]]} at position {wrong[0]}, outside the model's vocabulary "
                 f"of {vocabulary}; {whose}"
             )
+
+
+def check_scored(documents: Sequence[Document], stops: Mapping[int, int | None]) -> None:
+    """Checks that some document has a token to score at each length.
+
+    Args:
+        stops: by length, the number of fed tokens; None for the full document.
+
+    Raises:
+        DataError: no document has a token to score; the message names the first such length.
+    """
+    for length, stop in stops.items():
+        scored = (each.scored is None or not len(each.ids) or each.scored[:stop].any() for each in documents)
+        if documents and not any(scored):
+            is_prompt = documents[0].kind == "prompt"
+            which = "prompt has a token of its answer" if is_prompt else "chat has a token of the assistant"
+            raise DataError(f"no {which} within its first {length:,} positions; use longer lengths", "lengths")
 
 
 def documents_sha256(documents: Iterable[Document]) -> str:

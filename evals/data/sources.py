@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 from ...errors import DataError
 from ...files import LARGEST, local_path
 from .. import checking
-from .chats import Chat, Given, Unread, named
-from .documents import JSON_LINES, Document, NoText, Text, contents_suffix, decoded, starts_json, text_of
+from .chats import Chat, Given, Unread
+from .documents import JSON_LINES, Document, NoText, Text, contents_suffix, decoded, of_ids, starts_json, text_of
 from .prompts import PromptFields, PromptRow
 from .rows import PARQUET, ReadOptions, Row, documents_of, is_name, is_saved, record_in, rows_of
 
@@ -326,9 +326,9 @@ def joined(texts: Iterable[Unread]) -> str:
 
 
 def texts_of(
-    documents: TextsGiven, max_docs: int | None
-) -> tuple[Iterable[Unread] | Mapping[str, Iterable[Unread]], TextSource | None]:
-    """Returns lazily read documents, or several sources of them by name, and the source that they are read from.
+    documents: TextsGiven, max_docs: int | None = None
+) -> tuple[Mapping[str, Iterable[Unread]], TextSource | None]:
+    """Returns lazily read documents by their source, and the source that all of them are read from.
 
     Args:
         documents: texts, chats, lists of token ids, ``Path`` objects of files and folders, a ``datasets.Dataset``, a
@@ -350,7 +350,7 @@ def texts_of(
         return documents.texts(), documents
     if isinstance(documents, Mapping) and not {"role", "content"} <= documents.keys():  # a message
         return {str(name): _read(each, f"{name} document") for name, each in documents.items()}, None
-    return _read(documents, "document"), None
+    return {"": _read(documents, "document")}, None
 
 
 def _read(documents: Any, name: str) -> Iterator[Unread]:
@@ -370,7 +370,8 @@ def _one(given: Any, name: str) -> Iterator[Unread]:
     """Yields a document, or all documents of a path.
 
     Raises:
-        DataError: the document is text that names an existing file or folder.
+        DataError: the document is text that names an existing file or folder, or is neither a text nor messages nor
+            token ids.
     """
     if isinstance(given, os.PathLike):
         yield from chain.from_iterable(TextSource([os.fspath(given)]).texts().values())
@@ -381,7 +382,14 @@ def _one(given: Any, name: str) -> Iterator[Unread]:
             f'Text("{name}", {given!r}) to measure these words',
             "documents",
         )
-    yield named(name, given)
+    if isinstance(given, str):
+        yield Text(name, given)
+    elif isinstance(given, (Text, Chat, Document, PromptRow)):
+        yield given
+    elif isinstance(given, (list, tuple)) and given and isinstance(given[0], Mapping):
+        yield Chat(name, given)
+    else:
+        yield of_ids(name, given)
 
 
 _LONGEST_PATH = 4096

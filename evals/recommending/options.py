@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ...errors import DataError
-from ..running.options import PerplexityOptions
+from ..running.corpus import PerplexityOptions
 
 TOLERANCE = 0.005
 """The default tolerance in nats per token, about half a percent of perplexity; closer schedules are equally good."""

@@ -22,8 +22,7 @@ from ..facts import AS_IS, positions_of
 from ..metrics.stored import part_of
 from ..parallel.processes import Group
 from ..results.result import Result
-from ..running.corpus import Corpus
-from ..running.options import PerplexityOptions
+from ..running.corpus import Corpus, PerplexityOptions
 from ..running.perplexity import Part, PerplexityRun, plan_truncation
 from ..searching.options import SearchOptions
 from ..searching.search_run import SearchRun
@@ -255,7 +254,7 @@ class RecommendRun:
         documents = self._part(self.race).documents
         bos = "no" if self.corpus.bos is None else self.corpus.bos
         try:
-            windows = feed_text(documents, self.objective.target, None, bos, options, judged=False)
+            windows = feed_text({"": documents}, self.objective.target, None, bos, options, judged=False)
             run = SearchRun(self.backend, windows, options)
         except DataError as error:
             self.notes.warn(f"warning: the search is skipped: {error}")

@@ -19,7 +19,7 @@ from ..data.prompts import Generation, Prompt, PromptFields, PromptRow, Question
 from ..data.sources import read_prompts
 from ..data.windows import check_lengths
 from ..facts import DataFacts
-from ..running.options import RunOptions
+from ..running.corpus import RunOptions
 from .prompts import PASSKEY, passkey_prompts
 
 if TYPE_CHECKING:

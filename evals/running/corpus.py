@@ -1,28 +1,148 @@
-"""The documents of a measurement, which are selected and validated before a model is loaded."""
+"""The options of a measurement and its documents, which are checked and selected before a model is loaded."""
 
 from __future__ import annotations
 
 import copy
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...errors import DataError
-from ..data import chats, documents as data_documents
-from ..data.chats import Given, Unread
-from ..data.documents import Document, Kind, Text, TextEncoder
-from ..data.windows import Cutter, Limits, Source, check_lengths, check_stride, prefix, windows_by_document
+from ...request import RequestOptions
+from ..data import documents as data_documents
+from ..data.chats import ALL, ASSISTANT, SCORES, Chat, Unread, rendered
+from ..data.documents import Document, Kind, TextEncoder, check_scored
+from ..data.prompts import PromptRow
+from ..data.windows import BUDGET, Cutter, Limits, Source, check_stride, check_windows, prefix, windows_by_document
 from ..facts import DataFacts
-from ..metrics import METRICS
+from ..metrics import METRICS, OPTIONS
+from ..progress import Notes
 from ..statistics import intervals
 from ..statistics.intervals import LEAST_WINDOWS
-from .options import PerplexityOptions
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from ..data.sources import TextSource
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """The options of every run, documented in :class:`PerplexityOptions`.
+
+    Attributes:
+        positive: the names of the options that must be 1 or more, or None.
+    """
+
+    positive: ClassVar = ("batch_tokens", "logits_bytes", "max_docs", "budget_tokens", "truncation_stride")
+
+    patching: RequestOptions = field(default_factory=RequestOptions)
+    source: str | None = None
+    notes: Notes = field(default_factory=Notes)
+
+    def __post_init__(self) -> None:
+        for name in self.positive:
+            value = getattr(self, name, None)
+            if value is not None and value < 1:
+                raise DataError(f"{name} must be 1 or more, not {value}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PerplexityOptions(RunOptions):
+    """The options of a measurement.
+
+    Attributes:
+        stride: None measures the first L positions of each window. A number measures whole documents in sliding windows
+            of L positions, this many tokens apart. Of a prompt with its answer, only the last tokens that fit into the
+            largest length are measured.
+        min_tokens: skip documents with fewer tokens.
+        max_docs: measure at most this many documents; later documents are not read.
+        score: "all" tokens of a chat, or only the "assistant" tokens; see :mod:`ropescale.evals.data.chats`.
+        windows: the maximum number of windows per document, or "all". If a document has more windows, evenly spaced
+            ones are used (with 1, the first). None uses as many as ``budget_tokens`` allows.
+        budget_tokens: positions fed per schedule, shared among the documents; at least one window of each. None means
+            :data:`ropescale.evals.data.windows.BUDGET`, or no limit if ``windows`` is given.
+        batch_tokens: the maximum number of positions fed together; at least one window is fed. None estimates the
+            number that fits into memory.
+        logits_bytes: the memory for one block of fp32 logits, in bytes; None for that of the device.
+        short_context: compare each schedule's predictions with the baseline's at the largest length up to the trained
+            one. This runs every schedule and the baseline once more at that length.
+        truncation: also measure the model given only the last tokens of the context. None does so if it costs at most
+            as much as everything else.
+        truncation_stride: the number of tokens that each window of truncation scores; implies ``truncation``.
+        seed: stored with the results; nothing is random, so no result depends on it.
+        of_metrics: the values of the options that metrics declare, by name.
+        patching: keyword arguments of :func:`ropescale.patch` for every schedule, such as ``layers`` or ``on_top``.
+        source: the name of the documents in the results.
+        notes: the notes to the user.
+    """
+
+    stride: int | None = None
+    min_tokens: int = 0
+    max_docs: int | None = None
+    score: str = ALL
+    windows: int | str | None = None
+    budget_tokens: int | None = None
+    batch_tokens: int | None = None
+    logits_bytes: int | None = None
+    short_context: bool = True
+    truncation: bool | None = None
+    truncation_stride: int | None = None
+    seed: int = 0
+    of_metrics: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        values = {name: option.value(self.of_metrics.get(name)) for name, option in OPTIONS.items()}
+        object.__setattr__(self, "of_metrics", values)
+        if self.score not in SCORES:
+            raise DataError(f"score must be {' or '.join(SCORES)}, not {self.score!r}", "score")
+        object.__setattr__(self, "windows", check_windows(self.windows))
+        asked = self.asks_truncation
+        if self.truncation is False and asked:
+            raise DataError(f"{asked} is given, but truncation is False; drop one of the two", asked, "truncation")
+        given = [name for name in ("windows", "budget_tokens") if getattr(self, name) is not None]
+        for name in filter(None, [*given, asked]):
+            if self.stride is not None:
+                raise DataError(
+                    f"{name} is given, but a stride measures whole documents in sliding windows; drop one of the two",
+                    name,
+                    "stride",
+                )
+        super().__post_init__()
+
+    @property
+    def asks_truncation(self) -> str:
+        """The option that requests truncation, or ""."""
+        if self.truncation_stride is not None:
+            return "truncation_stride"
+        return "truncation" if self.truncation else ""
+
+    @property
+    def budget(self) -> int | None:
+        """The maximum number of positions to feed per schedule; None for no limit."""
+        return BUDGET if self.budget_tokens is None and self.windows is None else self.budget_tokens
+
+
+def refuse_impossible(asked: str, longest: int, trained: int | None) -> None:
+    """Raises an error if truncation is requested and cannot be measured.
+
+    Args:
+        asked: the option that requests truncation, or "".
+        longest: the largest measured length.
+        trained: the trained length, if known.
+
+    Raises:
+        DataError: the trained length is unknown, or no length exceeds it.
+    """
+    if asked and trained is None:
+        raise DataError(f"{asked} is given, but the model's trained length is unknown; drop {asked}", asked)
+    if asked and trained is not None and longest <= trained:
+        raise DataError(
+            f"{asked} is given, but no length is beyond the {trained:,} tokens that the model was trained with; give "
+            f"a longer one, or drop {asked}",
+            asked,
+        )
 
 
 class Corpus:
@@ -44,26 +164,24 @@ class Corpus:
 
     def __init__(
         self,
-        documents: Iterable[Given] | Mapping[str, Iterable[Given]],
-        lengths: int | str | Iterable[int | str],
+        texts: Mapping[str, Iterable[Unread]],
+        lengths: Sequence[int],
         tokenizer: PreTrainedTokenizerBase | None,
         bos: str | int,
         options: PerplexityOptions,
         source: TextSource | None = None,
     ) -> None:
-        self.lengths = check_lengths(lengths)
+        self.lengths = lengths
         self.bos_option = bos
         self.options = options
         self._tokenizer = tokenizer
         self.share: DataFacts = {}
         names: dict[str, str] = {}
-        several = cast("Mapping[str, Iterable[Given]]", documents) if isinstance(documents, Mapping) else {}
-        given = interleaved(several, names) if isinstance(documents, Mapping) else documents
-        check_stride(options.stride, self.lengths)
-        self._cut(chats.sources_of(given, tokenizer, options.score))
-        if len(several) > 1:
+        check_stride(options.stride, lengths)
+        self._cut(self._read(_interleaved(texts, names)))
+        if len(texts) > 1:
             self.documents = [replace(each, source=names[each.name]) for each in self.documents]
-            for name in several.keys() - {each.source for each in self.documents}:
+            for name in texts.keys() - {each.source for each in self.documents}:
                 raise DataError(
                     f"no document of {name} is measured: all are too short, copies of another source's documents, or "
                     "beyond max_docs; remove this source, or use shorter lengths"
@@ -87,7 +205,7 @@ class Corpus:
             options: the options of the part's measurement; None for the same.
         """
         part = copy.copy(self)
-        part.lengths = tuple(lengths)
+        part.lengths = lengths
         part.windows = windows_by_document(self.windows, windows)
         part.options = options or self.options
         part.documents = [self.documents[number] for number in windows]
@@ -166,6 +284,32 @@ class Corpus:
         """Returns the number of documents of a kind."""
         return sum(document.kind == kind for document in self.texts)
 
+    def _read(self, texts: Iterable[Unread]) -> Iterator[Source]:
+        """Renders chats and prompts lazily.
+
+        Raises:
+            DataError: there is no tokenizer to encode a document, a chat cannot be rendered, or the assistant's tokens
+                are requested of a document that is not a chat.
+        """
+        tokenizer = self._tokenizer
+        of_assistant = self.options.score == ASSISTANT
+        for each in texts:
+            if isinstance(each, Document):
+                read: Source = each
+            elif tokenizer is None:
+                raise DataError(f"{each.name} is not token ids; give tokenizer= to encode it, or give token ids")
+            elif isinstance(each, Chat):
+                read = rendered(each, tokenizer, of_assistant)
+            else:
+                read = each.document(TextEncoder(tokenizer)) if isinstance(each, PromptRow) else each
+            if of_assistant and read is each and getattr(read, "scored", None) is None:
+                raise DataError(
+                    f"the score {ASSISTANT!r} applies to chats, and {each.name} is not one; give messages, or leave it "
+                    "out",
+                    "score",
+                )
+            yield read
+
     def _cut(self, given: Iterable[Source]) -> None:
         """Cuts the texts that are long enough into windows of the longest length, which all lengths use.
 
@@ -199,7 +343,7 @@ class Corpus:
         self.skipped |= {reason: number for reason, number in reasons.items() if number}
         if not cuts:
             if not cutter.skipped["too_short"]:
-                chats.check_scored(silent, self._stops)
+                check_scored(silent, self._stops)
             instead = "a smaller min_tokens" if limits.needed == options.min_tokens else "shorter lengths"
             raise data_documents.too_short(cutter.longest, limits.needed, instead)
         self.documents = [window for cut in cuts for window in cut.windows]
@@ -209,7 +353,7 @@ class Corpus:
             if tokens < longest.stop:  # no document reaches the longest length
                 raise data_documents.too_short((name, tokens), longest.stop)
             return
-        chats.check_scored(self.documents, self._stops)  # so that every length has a result
+        check_scored(self.documents, self._stops)  # so that every length has a result
         fed = len(self.documents) * self.lengths[-1]
         if options.budget is not None and len(cuts) > 1 and fed > options.budget:
             options.notes.tell(
@@ -262,34 +406,20 @@ class Corpus:
             yield source
 
 
-# --- Interleaving documents of several sources
-
-
-def interleaved(sources: Mapping[str, Iterable[Given | Unread]], names: dict[str, str]) -> Iterator[Unread]:
+def _interleaved(texts: Mapping[str, Iterable[Unread]], names: dict[str, str]) -> Iterator[Unread]:
     """Yields documents lazily: the first one of every source, then the second one of every source, and so on.
 
     A limit on the number of documents thus takes equally many from all sources that have enough.
 
     Args:
-        sources: the documents of each source, by its name.
+        texts: the documents of each source, by its name.
         names: a dict to which the source of each document is added, by the document's name.
     """
-    if not sources:
-        raise DataError("there is no source of documents; give at least one")
-    left: dict[str, Iterator[Given | Unread]] = {}
-    for name, texts in sources.items():
-        several = [texts] if isinstance(texts, (str, Text)) else texts
-        left[name] = iter(several)
-    for number in itertools.count():
-        for source, texts in list(left.items()):
-            try:
-                made = chats.named(f"{source} document {number}", next(texts))
-            except StopIteration:
-                del left[source]
-                continue
-            if made.name in names:
-                made = replace(made, name=f"{source}: {made.name}")
-            names[made.name] = source
-            yield made
-        if not left:
-            return
+    for row in itertools.zip_longest(*texts.values()):
+        for source, each in zip(texts, row, strict=True):
+            if each is not None:
+                text = each
+                if len(texts) > 1 and text.name in names:
+                    text = replace(text, name=f"{source}: {text.name}")
+                names[text.name] = source
+                yield text

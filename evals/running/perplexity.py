@@ -34,8 +34,7 @@ from ..scoring.batches import Arrays, BatchPlan, Feed, ScoresTexts, assembled, p
 from ..scoring.scorer import SCORING
 from ..statistics.intervals import PERCENT
 from ..store import Store
-from .corpus import Corpus
-from .options import refuse_impossible
+from .corpus import Corpus, refuse_impossible
 from .runner import Facts, Job, Runner, Task, task_of
 
 

@@ -13,7 +13,7 @@ from ...lengths import parse_length
 from ...planning.plan import Plan, make_plan, refuse_unused
 from ...request import Request, RequestOptions
 from ...schedules.base import suggest
-from ..running.options import RunOptions
+from ..running.corpus import RunOptions
 
 WINDOWS = 240
 """The default budget, in windows of the target length."""

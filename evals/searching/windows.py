@@ -20,10 +20,9 @@ from ...errors import DataError
 from ..backends.base import Backend
 from ..backends.fingerprints import tokens_sha256
 from ..backends.schedules import Schedules
-from ..data.chats import Given
+from ..data.chats import Unread
 from ..facts import DataFacts
-from ..running.corpus import Corpus
-from ..running.options import PerplexityOptions
+from ..running.corpus import Corpus, PerplexityOptions
 from ..running.perplexity import Part, PerplexityRun
 from ..store import Facts
 from .options import ENOUGH, SearchOptions
@@ -238,7 +237,7 @@ class SearchData:
 
 
 def feed_text(
-    documents: Iterable[Given] | Mapping[str, Iterable[Given]],
+    texts: Mapping[str, Iterable[Unread]],
     target: int,
     tokenizer: PreTrainedTokenizerBase | None,
     bos: str | int,
@@ -249,6 +248,7 @@ def feed_text(
     """Reads the text, and allocates the budget.
 
     Args:
+        texts: the documents of each source, by its name.
         source: the source of the documents, if they were read from one.
         judged: whether to use some documents only to judge the result.
 
@@ -266,5 +266,5 @@ def feed_text(
         logits_bytes=options.logits_bytes,
         source=options.source,
     )
-    corpus = Corpus(documents, [target], tokenizer, bos, reading, source)
+    corpus = Corpus(texts, [target], tokenizer, bos, reading, source)
     return SearchData(corpus, split(corpus.windows, held_out, options.seed, judged), options)

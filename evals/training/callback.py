@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from ...checkpoints.saving import carries_ours, complete
 from ...errors import DataError
 from ...models.patching import patch
 from ..progress import Notes
-from ..running.options import PerplexityOptions
+from ..running.corpus import PerplexityOptions
 from .measuring import Figures, Measuring, refuse_unmeasurable
 from .proving import check_finite, check_tables, plain, prove, settle, settle_leader
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
 
     from ...models.patching import Patch
-    from ..data.chats import Given
+    from ..data.sources import TextsGiven
 
 FOLDER = "measured"
 """The subfolder of Trainer's output folder for the measurements."""
@@ -73,7 +73,7 @@ class TrainingCallback(TrainerCallback):
     def __init__(
         self,
         schedule: object = None,
-        eval_documents: Iterable[Given] | Mapping[str, Iterable[Given]] | None = None,
+        eval_documents: TextsGiven | None = None,
         lengths: int | str | Sequence[int | str] | None = None,
         *,
         tokenizer: PreTrainedTokenizerBase | None = None,

@@ -7,7 +7,7 @@ All runs use the same tokens.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from inspect import signature
 from pathlib import Path
@@ -24,11 +24,11 @@ from ...output.formatting import cut
 from ...verifying.verification import in_memory
 from ..backends.loaded import LoadedModel, Variant
 from ..backends.schedules import Schedules
-from ..data.chats import Given
+from ..data.sources import texts_of
+from ..data.windows import check_lengths
 from ..metrics import paired
 from ..results.result import Result
-from ..running.corpus import Corpus
-from ..running.options import PerplexityOptions
+from ..running.corpus import Corpus, PerplexityOptions
 from ..running.perplexity import PerplexityRun
 from ..running.runner import carry_out
 from ..scoring.scorer import Scorer
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from torch import nn
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+    from ..data.sources import TextsGiven
     from ..scoring.scorer import TrunkOutput
 
 Figures = dict[str, float]
@@ -56,7 +57,7 @@ class Measuring:
 
     def __init__(
         self,
-        documents: Iterable[Given] | Mapping[str, Iterable[Given]],
+        documents: TextsGiven,
         lengths: int | str | Sequence[int | str],
         options: PerplexityOptions,
         out: Path,
@@ -64,7 +65,8 @@ class Measuring:
     ) -> None:
         self.options = options
         self.out = out
-        self.corpus = Corpus(documents, lengths, tokenizer, "auto", options)
+        texts, source = texts_of(documents, options.max_docs)
+        self.corpus = Corpus(texts, check_lengths(lengths), tokenizer, "auto", options, source)
         self.corpus.refuse_small_budget()
         self._reference: Result | None = None  # the baseline run of the short-context cost
 

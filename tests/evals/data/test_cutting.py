@@ -11,12 +11,12 @@ from tiny import byte_tokenizer, from_ids
 
 from ropescale.errors import DataError
 from ropescale.evals.data.documents import Text, TextEncoder
+from ropescale.evals.data.sources import texts_of
 from ropescale.evals.data.windows import Cutter, Limits
 from ropescale.evals.metrics.key_tokens import KeySpans
 from ropescale.evals.progress import Notes
 from ropescale.evals.retrieving.prompt_set import RetrievalOptions
-from ropescale.evals.running.corpus import Corpus
-from ropescale.evals.running.options import PerplexityOptions
+from ropescale.evals.running.corpus import Corpus, PerplexityOptions
 from ropescale.evals.searching.options import SearchOptions
 
 LINES = "".join(f"{'x' * (number % 17)} line {number}\n" for number in range(2500))
@@ -105,7 +105,7 @@ def test_options_that_cannot_be_are_refused_by_every_run(kind, options, message)
 
 
 def test_a_corpus_says_how_much_of_the_text_it_holds():
-    corpus = Corpus([LINES], [101], byte_tokenizer(), "auto", PerplexityOptions(budget_tokens=1010))
+    corpus = Corpus(texts_of([LINES])[0], [101], byte_tokenizer(), "auto", PerplexityOptions(budget_tokens=1010))
     assert (len(corpus.documents), corpus.windows, corpus.scored) == (10, [10], 1000)
     assert corpus.share == {"measured": 1000, "whole": len(LINES), "unit": "bytes", "share": 1000 / len(LINES)}
 
@@ -113,7 +113,7 @@ def test_a_corpus_says_how_much_of_the_text_it_holds():
 @pytest.mark.parametrize(("documents", "said"), [(3, "3 documents takes 303 tokens per schedule, more"), (2, "")])
 def test_documents_that_take_more_than_the_budget_are_said(documents, said, capsys):
     options = PerplexityOptions(budget_tokens=202, notes=Notes(True))
-    Corpus([f"{number}{LINES}" for number in range(documents)], [101], byte_tokenizer(), "auto", options)
+    Corpus(texts_of([f"{number}{LINES}" for number in range(documents)])[0], [101], byte_tokenizer(), "auto", options)
     err = capsys.readouterr().err
     assert said in " ".join(err.split()) if said else not err
 

@@ -25,9 +25,9 @@ from ropescale.evals.data import rows
 from ropescale.evals.data.documents import TextEncoder, bos_id, special_tokens, tokenize
 from ropescale.evals.data.named_datasets import DATASETS
 from ropescale.evals.data.prompts import PromptFields, PromptRow
-from ropescale.evals.data.sources import ReadOptions, TextSource, read_prompts, read_texts
-from ropescale.evals.running.corpus import Corpus
-from ropescale.evals.running.options import PerplexityOptions
+from ropescale.evals.data.sources import ReadOptions, TextSource, read_prompts, read_texts, texts_of
+from ropescale.evals.data.windows import check_lengths
+from ropescale.evals.running.corpus import Corpus, PerplexityOptions
 
 
 def contents(texts):
@@ -318,7 +318,7 @@ def test_bos_is_the_tokenizers_unless_told_otherwise():
 def test_documents_that_are_left_out_are_counted_and_the_longest_is_named(stride):
     def corpus(ids, lengths, **options):
         options = PerplexityOptions(stride=stride, windows=None if stride else 1, **options)
-        return Corpus(ids, lengths, None, "no", options)
+        return Corpus(texts_of(ids)[0], check_lengths(lengths), None, "no", options)
 
     ids = [[1] * 5, [], [2] * 3, [1] * 6, [1] * 5, [1] * 7]
     found = corpus(ids, 5, min_tokens=5)
@@ -399,7 +399,7 @@ def streamed(name, **asked):
 def test_a_stream_is_read_until_enough_documents_are_long_enough(hub):
     seen = []
     texts = (seen.append(text.name) or text for text in streamed("org/books", split="train"))
-    found = Corpus(texts, 26, byte_tokenizer(), "no", PerplexityOptions(max_docs=2, windows=1))
+    found = Corpus({"": texts}, [26], byte_tokenizer(), "no", PerplexityOptions(max_docs=2, windows=1))
     assert [len(document.ids) for document in found.documents] == [26, 36]
     assert seen == [f"org/books train row {i}" for i in range(4)] and hub[0][2] is True
     assert found.skipped == {"too_short": 2, "empty": 0}

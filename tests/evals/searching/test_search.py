@@ -16,6 +16,7 @@ from tiny import documents, llama, markov_llama, naive_nll, naive_truncation
 import ropescale
 from ropescale.errors import CheckpointError, DataError, RunError
 from ropescale.evals import progress, search
+from ropescale.evals.data.sources import texts_of
 from ropescale.evals.results.folder import read_results
 from ropescale.evals.searching.options import SearchOptions
 from ropescale.evals.searching.windows import Budget, feed_text, held_out_for, split
@@ -168,17 +169,21 @@ def test_what_cannot_be_is_refused_before_anything_runs(options, said):
         search(llama(), given.pop("documents"), given.pop("target"), **given)
 
 
+def data_of(text, **options):
+    return feed_text(texts_of(text)[0], 128, None, "auto", SearchOptions(**options))
+
+
 @pytest.mark.parametrize("text", [TEXT, documents(2, 140), documents(1, 400)])
 def test_the_least_budget_that_is_named_is_accepted_and_one_token_less_is_not(text):
     with pytest.raises(DataError) as refusal:
-        feed_text(text, 128, None, "auto", SearchOptions(budget_tokens=128 * 2))
+        data_of(text, budget_tokens=128 * 2)
     windows, tokens = map(int, re.search(r"at least (\d+) windows \((\d+) tokens\)", str(refusal.value)).groups())
     assert tokens == windows * 128
     for least in ({"budget_tokens": tokens}, {"budget_windows": windows}):
-        feed_text(text, 128, None, "auto", SearchOptions(**least))
+        data_of(text, **least)
         [(name, value)] = least.items()
         with pytest.raises(DataError, match=f"at least {windows} windows"):
-            feed_text(text, 128, None, "auto", SearchOptions(**{name: value - 1}))
+            data_of(text, **{name: value - 1})
 
 
 @pytest.mark.parametrize(("length", "steps"), [(2048, 88), (32_768, 88), (1_048_576, 88)])
@@ -211,7 +216,7 @@ def test_whole_documents_are_held_out_and_of_a_single_one_the_end():
 
 
 def test_tokens_within_the_trained_length_count_twice():
-    [window] = feed_text(TEXT, 128, None, "auto", SearchOptions(**BUDGET)).weighted([0], 64)
+    [window] = data_of(TEXT, **BUDGET).weighted([0], 64)
     weights = window.weights
     assert (weights / weights[-1]).tolist() == [2.0] * 63 + [1.0] * 64
     assert float(weights.sum()) == pytest.approx(1.0)
