@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..output.formatting import markdown
+from ..output.formatting import grid
 from .options import sectioned_command, show
 
 
@@ -20,4 +20,4 @@ def command() -> None:
     from ..evals.data.named_datasets import DATASETS, MOST
 
     rows = [[name, each.source, each.split, each.field, str(MOST)] for name, each in DATASETS.items()]
-    show(markdown(["name", "on the Hub", "split", "field", "at most"], rows, right=[4]))
+    show([grid(["name", "on the Hub", "split", "field", "at most"], rows, right=[4])])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..configs.class_defaults import ALL_LAYERS
 from ..engines import ENGINES
-from ..output.formatting import listed, markdown
+from ..output.formatting import Page, grid, listed
 from .options import (
     SCHEDULE,
     OneOf,
@@ -90,7 +90,7 @@ def command(model: str, engines: tuple[str, ...], command_only: bool, as_json: b
         raise done.error or RunError(f"not the same: {done.engine}")
 
 
-def _lines(every: Iterable[Export]) -> str:
+def _lines(every: Iterable[Export]) -> Page:
     """Returns a line per engine."""
     header = ["engine", "loads it", "the same", "frequencies", "cos and sin", "softmax", "ground", "options"]
     rows, words = [], {True: "yes", False: "no", None: "not known"}
@@ -102,7 +102,7 @@ def _lines(every: Iterable[Export]) -> str:
         "Numbers: the largest relative difference from transformers of a frequency, of the factor on cos and sin, and "
         "of the softmax scale; - is not known. Ground: tests ran it, or its source was read. Options: pass these."
     )
-    return f"{markdown(header, rows, right=[3, 4, 5])}\n\n{about}"
+    return [grid(header, rows, right=[3, 4, 5]), about]
 
 
 def _name(done: Export) -> str:
@@ -110,17 +110,17 @@ def _name(done: Export) -> str:
     return f"{done.engine.partition(' ')[0]} {done.version}"
 
 
-def _page(done: Export) -> str:
+def _page(done: Export) -> Page:
     """Returns whether the engine computes the schedule, a table of the fields that differ, and the commands."""
     known = {"served": f"served in {done.served_version}", "run": "tests run its code", "source": "its source was read"}
     computes = (
         f"differs in {listed(dict.fromkeys(row.field for row in done.rows))}" if done.rows else "all fields honoured"
     )
     claim = f"{computes}; {known[done.how]}" if done.how in known else "not known what it computes"
-    blocks = [f"{_name(done)}: {claim}."]
+    page: Page = [f"{_name(done)}: {claim}."]
     if done.rows:
         header, rows = ["field", "computes", "status"], [[row.field, row.computes, row.status] for row in done.rows]
         if any(row.layers != ALL_LAYERS for row in done.rows):
             header, rows = ["layers", *header], [[row.layers, *cells] for row, cells in zip(done.rows, rows)]
-        blocks.append(markdown(header, rows))
-    return "\n\n".join([*blocks, *(command.fenced() for command in done.commands)])
+        page.append(grid(header, rows))
+    return [*page, *(command.fenced() for command in done.commands)]

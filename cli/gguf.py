@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..output.formatting import argument, cut, markdown, shell_word
+from ..output.formatting import Page, argument, cut, grid, shell_word
 from .options import Place, Sections, flag, out_option, print_result, request_sections, sectioned_command, tell
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def describe(done: PatchedGguf, source: str, out: str | None) -> dict[str, Any]:
     }
 
 
-def _page(described: dict[str, Any]) -> str:
+def _page(described: dict[str, Any]) -> Page:
     from ..gguf.patching import VERSION
 
     original, length = described["original_length"], described["length"]
@@ -94,7 +94,7 @@ def _page(described: dict[str, Any]) -> str:
         if name != VERSION:
             lines += [f"- {name}: {_short(before)}"] if before is not None else []
             lines += [f"+ {name}: {_short(after)}"] if after is not None else []
-    return "\n".join([markdown(["patched", "value"], rows), "", "```diff", *lines, "```"])
+    return [grid(["patched", "value"], rows), "\n".join(["```diff", *lines, "```"])]
 
 
 def _short(value: object) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from ..output.formatting import brief, cut, definitions, markdown
+from ..output.formatting import Page, brief, cut, definitions, grid
 from .options import Sections, model_argument, option, print_result, request_sections, sectioned_command, tell
 
 if TYPE_CHECKING:
@@ -45,17 +46,17 @@ def command(model: str, schedules: tuple[str, ...], plot: str | None, as_json: b
     print_result(as_json, inspection.to_dict(), _text(inspection, layers.values()), plot)
 
 
-def _text(inspection: Inspection | Inspections, layers: Iterable[Sequence[Geometry]]) -> str:
+def _text(inspection: Inspection | Inspections, layers: Iterable[Sequence[Geometry]]) -> Page:
     """Returns the model's lengths, and the page of each layer type."""
     cells = [[name, f"{each.tokens:,} tokens", each.key] for name, each in inspection.lengths.rows()]
-    return "\n\n".join([markdown(["length", "tokens", "from"], cells), *map(_page, layers)])
+    return [grid(["length", "tokens", "from"], cells), *chain.from_iterable(map(_page, layers))]
 
 
-def _page(geometries: Sequence[Geometry]) -> str:
+def _page(geometries: Sequence[Geometry]) -> Page:
     """Returns a layer type's page under one schedule or several: common values, schedules and pairs."""
     first, changed = geometries[0], [each for each in geometries if each.frequencies]
-    parts = [] if first.layer_type == "all" else [f"## {first.layer_type}"]
-    parts.append(markdown(["geometry", "value"], _summary(first)))
+    page: Page = [] if first.layer_type == "all" else [f"## {first.layer_type}"]
+    page.append(grid(["geometry", "value"], _summary(first)))
     names = [each.name or str(each.schedule) for each in changed]
     if changed:
         rows = []
@@ -64,9 +65,9 @@ def _page(geometries: Sequence[Geometry]) -> str:
             scale = each.frequencies.attention_scale if each.frequencies else 1.0
             pairs = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
             rows.append([cut(name, 100), f"{each.target_length:,} tokens", f"{scale:.6g}", pairs])
-        parts.append(markdown(["schedule", "target length", "attention scale", "its pairs"], rows, right=[2]))
-        parts += definitions({str(each.schedule): each.name for each in changed if each.name})
-        parts.append("Slowdown of each pair:")
+        page.append(grid(["schedule", "target length", "attention scale", "its pairs"], rows, right=[2]))
+        page.append(definitions({str(each.schedule): each.name for each in changed if each.name}))
+        page.append("Slowdown of each pair:")
     header = ["pair", "wavelength", "turns", "full turn", *(cut(name, 40) for name in names)]
     columns = [[_number(pair.divisor or 0.0) for pair in each.pairs()] for each in changed]
     rows = [
@@ -79,8 +80,8 @@ def _page(geometries: Sequence[Geometry]) -> str:
         ]
         for pair, *divisors in zip(first.pairs(), *columns)
     ]
-    parts.append(markdown(header, rows, right=[0, 1, 2, *range(4, len(header))]))
-    return "\n\n".join(parts)
+    page.append(grid(header, rows, right=[0, 1, 2, *range(4, len(header))]))
+    return page
 
 
 def _summary(geometry: Geometry) -> list[list[str]]:

@@ -69,7 +69,7 @@ def command(model: str, source: str, out: str, force: bool, **options: Any) -> N
     found = api.keys(checkpoint, text, out=out, force=force, **keywords_for(api.keys, options))
     if not world().leads:
         return
-    show(_summary(found.made), local_path(out))
+    show([_summary(found.made)], local_path(out))
     say(f"written to {out}")
 
 

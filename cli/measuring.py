@@ -129,7 +129,7 @@ def _show(result: Saved, kept: Path | None, options: Options) -> None:
     if options["as_json"]:
         print_json(result.to_dict(), kept)
     elif options["verbose"]:
-        show(result.to_markdown(), kept)
+        show(result.page(), kept)
     else:
         where = "" if kept is None else f" or {kept / 'REPORT.md'}"
-        show(f"{result.summary()}\n\nAll tables: --verbose{where}.", kept, is_answer=True)
+        show([*result.summary_page(), f"All tables: --verbose{where}."], kept, is_answer=True)

@@ -19,7 +19,7 @@ from click.shell_completion import CompletionItem
 
 from ..errors import DataError, RopescaleError, RunError
 from ..lengths import parse_length, parse_lengths
-from ..output.formatting import finite, visible, visible_lines
+from ..output.formatting import Page, finite, visible, visible_lines
 
 # --- Types
 
@@ -346,14 +346,14 @@ def drop_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def show(page: str, kept: object = None, is_answer: bool = False) -> None:
-    """Prints a Markdown page like :func:`put`, fitted to the terminal or to COLUMNS."""
+def show(page: Page, kept: object = None, is_answer: bool = False) -> None:
+    """Prints a page like :func:`put`, fitted to the terminal or to COLUMNS."""
     from ..output.wrapping import fitted_to
 
     put(fitted_to(sys.stdout, page), kept, is_answer)
 
 
-def print_result(as_json: bool, plain: object, page: str, kept: object = None) -> None:
+def print_result(as_json: bool, plain: object, page: Page, kept: object = None) -> None:
     """Prints a result like :func:`put`, as JSON in full precision or as a page."""
     if as_json:
         print_json(plain, kept)

@@ -10,7 +10,7 @@ import click
 from ..checkpoints.folders import LINKS
 from ..engines.base import parameters_of
 from ..files import Data
-from ..output.formatting import argument, markdown, shell_word
+from ..output.formatting import Page, argument, grid, shell_word
 from ..schedules import label_of
 from .options import (
     SCHEDULE,
@@ -110,7 +110,7 @@ def describe(done: PatchedCheckpoint, model: str, out: str | None, in_place: boo
     }
 
 
-def _page(done: PatchedCheckpoint, described: Data) -> str:
+def _page(done: PatchedCheckpoint, described: Data) -> Page:
     plan = done.plan
     way = "changed in place" if described["in_place"] else "written to"
     rows = [
@@ -138,12 +138,12 @@ def _page(done: PatchedCheckpoint, described: Data) -> str:
         ["weights", weights],
     ]
     diffs = {name: text for name, text in done.changes.items() if text.startswith("---")}
-    parts = [markdown(["patched", "value"], rows)]
-    parts += [_SHARED] if "hard" in done.links.values() else []
-    parts += [] if "config.json" in diffs else ["config.json is unchanged."]
-    parts += [f"```diff\n{''.join(diffs.values())}```"] if diffs else []
-    parts.append("\n".join(f"* {name}: {text}" for name, text in done.changes.items() if name not in diffs))
-    return "\n\n".join(parts)
+    page: Page = [grid(["patched", "value"], rows)]
+    page += [_SHARED] if "hard" in done.links.values() else []
+    page += [] if "config.json" in diffs else ["config.json is unchanged."]
+    page += [f"```diff\n{''.join(diffs.values())}```"] if diffs else []
+    page.append("\n".join(f"* {name}: {text}" for name, text in done.changes.items() if name not in diffs))
+    return page
 
 
 _SHARED = (

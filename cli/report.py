@@ -51,7 +51,7 @@ def command(runs: tuple[str, ...], out: str, title: str | None, require: tuple[s
     failures = not_shown(loaded, require)
     written = write(page(loaded, title), out)
     judged = "\n".join(failures) or (f"shown: {', '.join(require)}" if require else "")
-    show("\n\n".join([summary(loaded), judged]).strip())
+    show([*summary(loaded), judged])
     for line in unpaired(loaded):
         say(f"note: {line}")
     say(f"written to {written}")

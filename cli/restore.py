@@ -22,4 +22,4 @@ def command(folder: str) -> None:
     from ..checkpoints.patching import restore
 
     path = restore(folder)
-    show(f"{visible(str(path))} is restored to its state before it was patched in place", path)
+    show([f"{visible(str(path))} is restored to its state before it was patched in place"], path)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..files import Data
-from ..output.formatting import cut, markdown, value_text
+from ..output.formatting import Page, cut, grid, value_text
 from .options import SpecText, print_json, sectioned_command, show
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def command(name: str | None, as_json: bool) -> None:
         for each in described:
             needed = ", ".join(field["name"] for field in each["fields"] if field["required"])
             rows.append([each["name"], each["does"], needed or "-", lookup(each["name"]).cited or "-"])
-        show(markdown(["schedule", "effect", "needs", "paper"], rows))
+        show([grid(["schedule", "effect", "needs", "paper"], rows)])
 
 
 def describe(name: str, make: object) -> dict[str, Any]:
@@ -71,12 +71,12 @@ def _field(parameter: Parameter) -> Data:
     return {**described, "default": parameter.default if simple else str(parameter.default)}
 
 
-def _page(described: dict[str, Any]) -> str:
+def _page(described: dict[str, Any]) -> Page:
     rows = [
         [field["name"], field["type"], value_text(field["default"]) if "default" in field else "required"]
         for field in described["fields"]
     ]
-    table = markdown(["field", "type", "default"], rows) if rows else ""
+    table = grid(["field", "type", "default"], rows) if rows else ""
     paper = f"Paper: {described['paper']}" if described["paper"] else ""
     length = "The frequencies may change with the length." if described["length_dependent"] else ""
-    return "\n\n".join(filter(None, [f"# {described['name']}", described["documentation"], table, length, paper]))
+    return [f"# {described['name']}", *described["documentation"].split("\n\n"), table, length, paper]

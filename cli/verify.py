@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import isnan
 from typing import TYPE_CHECKING, Any
 
-from ..output.formatting import markdown
+from ..output.formatting import Page, grid
 from .options import (
     Sections,
     flag,
@@ -110,46 +110,46 @@ def command(model: str, generate: bool, lengths: tuple[int, ...], as_json: bool,
         raise VerificationError(report.failure)
 
 
-def _served_page(report: ServedVerification) -> str:
+def _served_page(report: ServedVerification) -> Page:
     if isnan(report.beyond):
-        return ""
+        return []
     where = f"{report.length - report.trained:,} tokens past the trained {report.trained:,}"
     within, beyond = f"{report.within:.3f} nats per token within the trained length", f"{report.beyond:.3f} beyond"
     levels = f"the server's loss is {within}, and {beyond}"
     if report.stock is None or report.unscaled is None:
         weaker = "This does not prove that the schedule is live; without one, the loss would rise steeply there."
-        return f"{levels} ({where}). {weaker}"
+        return [f"{levels} ({where}). {weaker}"]
     rows = [
         ["stock transformers on the folder", f"{report.stock:.2g}", f"{report.tolerance:.2g}"],
         ["the folder without its schedule", f"{report.unscaled:.2g}", f"{report.unscaled_tolerance:.2g}"],
     ]
-    table = markdown(["the server against", "mean difference in nats", "rounding explains"], rows, right=(1, 2))
+    table = grid(["the server against", "mean difference in nats", "rounding explains"], rows, right=(1, 2))
     weights = "" if report.bits is None else f", weights of {report.bits:.1f} bits"
     scope = f"Over {where} ({report.dtype}{weights}); {levels}."
-    return "\n\n".join([f"{report.verdict} ({report.url})", table, scope])
+    return [f"{report.verdict} ({report.url})", table, scope]
 
 
-def _page(report: Verification) -> str:
-    """Returns the verdict and a table, of decoding if it was compared, else of the modules; "" without modules."""
+def _page(report: Verification) -> Page:
+    """Returns the verdict and a table, of decoding if it was compared, else of the modules; empty without modules."""
     if not report.modules:
-        return ""
-    parts = [report.verdict]
+        return []
+    page: Page = [report.verdict]
     if report.generation:
-        parts = [f"{report.verdict}.\n{_decoded(report)}", _decoding(report.generation)]
+        page = [f"{report.verdict}.\n{_decoded(report)}", *_decoding(report.generation)]
     else:
         rows = [
             [m.name, m.layer_type, str(m.pairs), m.dtype, f"{m.attention_scale:.6g}", f"{m.difference:.1e}"]
             for m in report.modules
         ]
         header = ["module", "layers", "pairs", "dtype", "attention scale", "difference"]
-        parts.append(markdown(header, rows, right=(2, 4, 5)))
+        page.append(grid(header, rows, right=(2, 4, 5)))
     if report.limits:
-        parts.insert(1, f"limits below this length: {'; '.join(report.limits)}")
+        page.insert(1, f"limits below this length: {'; '.join(report.limits)}")
     if report.softmax_factor is not None:
-        parts.append(f"softmax scale: x{report.softmax_factor:.6g} (MLA)")
+        page.append(f"softmax scale: x{report.softmax_factor:.6g} (MLA)")
     if report.base:
-        parts.append(f"base: {report.base}")
-    return "\n\n".join(parts)
+        page.append(f"base: {report.base}")
+    return page
 
 
 def _decoded(report: Verification) -> str:
@@ -161,7 +161,7 @@ def _decoded(report: Verification) -> str:
     return f"Decoding with the cache, against full passes: {compared}."
 
 
-def _decoding(stretches: Sequence[Stretch]) -> str:
+def _decoding(stretches: Sequence[Stretch]) -> Page:
     """Returns a table that compares decoding with the cache with full passes, one row per stretch."""
     rows = [
         [
@@ -175,4 +175,4 @@ def _decoding(stretches: Sequence[Stretch]) -> str:
     ]
     header = ["positions", "difference", "allowed", "tokens differ", "verdict"]
     about = "The difference is the largest difference of a logit, divided by the logits' standard deviation."
-    return f"{markdown(header, rows, right=(1, 2, 3))}\n\n{about}"
+    return [grid(header, rows, right=(1, 2, 3)), about]

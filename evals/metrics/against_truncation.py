@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ...output.formatting import Page
 from ..facts import Truncation
 from ..statistics.intervals import Estimate
 from .base import Metric, estimated, rests_on
@@ -69,7 +70,7 @@ class AgainstTruncation(Metric[Stored, TruncationRow]):
         last = stored.truncation
         return {"context": last.length, "stride": last.stride, "fed": last.positions} if last else {}
 
-    def to_markdown(self, stored: Stored) -> list[str]:
+    def to_markdown(self, stored: Stored) -> Page:
         """Returns the changes at every length."""
         rows = self.rows(stored)
         last = stored.truncation

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 import numpy as np
 
 from ...errors import DataError
+from ...output.formatting import Block, Grid
 from ..checking import Damaged, Parsed, fitting
 from ..data.documents import Document
 from ..statistics import intervals
@@ -140,7 +141,7 @@ class Metric(ABC, Generic[S_contra, R]):
         lines = part["rows"] if self.has_facts and part else part
         return [self.row(**{name: line[name] for name in names}) for line in lines]
 
-    def to_markdown(self, stored: S_contra) -> list[str]:
+    def to_markdown(self, stored: S_contra) -> Sequence[Block]:
         """Returns the metric's paragraphs and tables."""
         return []
 
@@ -227,7 +228,7 @@ def estimated(stored: Stored, totals: Totals, tokens: np.ndarray) -> Estimate:
     return consecutive(*pieces, of=f"its {len(pieces.sums)} pieces of {PIECE:,} tokens")
 
 
-def ppl_table(stored: Stored, rows: Iterable[Any]) -> str:
+def ppl_table(stored: Stored, rows: Iterable[Any]) -> Grid:
     """Returns a table of perplexities, from rows with the field ``ppl`` and its bounds."""
     cells = []
     for row in rows:

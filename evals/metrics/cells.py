@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, fields
 from typing import Any
 
-from ...output.formatting import escaped, inert, markdown
+from ...output.formatting import Grid, escaped, grid, inert
 from ..statistics.intervals import DOCUMENTS, Estimate
 
 TABLE, SENTENCE = 4, 3
@@ -26,8 +26,8 @@ Line = list[Any]
 """A line of a CSV file; None for a missing value."""
 
 
-def table(corner: str, cells: Iterable[tuple[str, int, str]]) -> str:
-    """Returns a Markdown table with a line per name and a column per length.
+def table(corner: str, cells: Iterable[tuple[str, int, str]]) -> Grid:
+    """Returns a table with a line per name and a column per length.
 
     Args:
         corner: the header of the first column.
@@ -39,7 +39,7 @@ def table(corner: str, cells: Iterable[tuple[str, int, str]]) -> str:
     lengths = sorted({length for line in lines.values() for length in line})
     header = [corner, *(f"{length:,}" for length in lengths)]
     rows = [[escaped(name), *(line.get(length, "") for length in lengths)] for name, line in lines.items()]
-    return markdown(header, rows, right=range(1, len(header)))
+    return grid(header, rows, right=range(1, len(header)))
 
 
 def csv_text(lines: Iterable[Iterable[object]]) -> str:

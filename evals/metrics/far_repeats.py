@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ...output.formatting import markdown
+from ...output.formatting import Page, grid
 from ..checking import Length
 from ..facts import TRUNCATION
 from .base import Marked, Metric, Option, held, masked, perplexities
@@ -130,7 +130,7 @@ class FarRepeats(Metric[Stored, RepeatsRow]):
                 rows.append(RepeatsRow(schedule, length, distance, ORDER, **parts))
         return rows
 
-    def to_markdown(self, stored: Stored) -> list[str]:
+    def to_markdown(self, stored: Stored) -> Page:
         """Returns the table for the longest length, or an empty list if there are no far repeats."""
         rows = [row for row in self.rows(stored) if row.length == stored.lengths[-1] and row.far_tokens]
         if not rows:
@@ -150,7 +150,7 @@ class FarRepeats(Metric[Stored, RepeatsRow]):
             ]
             for row in rows
         ]
-        return [title, markdown(["perplexity", "far repeats", "others"], lines, right=(1, 2))]
+        return [title, grid(["perplexity", "far repeats", "others"], lines, right=(1, 2))]
 
 
 METRIC = FarRepeats()

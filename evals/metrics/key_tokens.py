@@ -23,7 +23,7 @@ from typing_extensions import TypedDict
 
 from ...errors import CheckpointError, DataError
 from ...files import local_path, sha256, write_checked
-from ...output.formatting import escaped, markdown
+from ...output.formatting import Page, escaped, grid, markdown
 from ...output.plotting import data_frame, in_style, plain
 from .. import checking
 from ..checking import Count, Damaged, Parsed, fitting
@@ -133,7 +133,7 @@ class KeySpans:
             [text[:12], f"{len(spans):,}", f"{sum(end - start for start, end in spans):,}"]
             for text, spans in self.spans.items()
         ]
-        return f"{self.summary()}\n\n{markdown(['text sha256', 'spans', 'bytes'], lines, right=(1, 2))}"
+        return markdown([self.summary(), grid(["text sha256", "spans", "bytes"], lines, right=(1, 2))])
 
     def plot(self, ax: Axes | None = None) -> Figure:
         """Returns a matplotlib figure of the spans up to each byte of a text, all texts together.
@@ -322,7 +322,7 @@ class KeyTokens(Metric[Stored, KeyTokensRow]):
         spans = _SPANS.of(stored)
         return spans.facts if spans else {}
 
-    def to_markdown(self, stored: Stored) -> list[str]:
+    def to_markdown(self, stored: Stored) -> Page:
         """Returns the table of perplexities, with the key model and the context that the key tokens were found with."""
         rows = self.rows(stored)
         spans = _SPANS.of(stored)

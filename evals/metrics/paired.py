@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ...output.formatting import markdown
+from ...output.formatting import Page, grid
 from ..facts import Divergence
 from ..statistics.intervals import Estimate
 from .base import Metric, estimated, mean_of, rests_on
@@ -73,7 +73,7 @@ class Paired(Metric[Stored, PairedRow]):
                 rows.append(PairedRow(*figures, **compared, interval=change.over))
         return rows
 
-    def to_markdown(self, stored: Stored) -> list[str]:
+    def to_markdown(self, stored: Stored) -> Page:
         """Returns the table of changes at every length, and the short-context cost."""
         rows = self.rows(stored)
         if not rows:
@@ -127,7 +127,7 @@ def short_length(lengths: Iterable[int], trained: int | None) -> int | None:
     return max((length for length in lengths if trained and length <= trained), default=None)
 
 
-def _short_context(stored: Stored, rows: Sequence[PairedRow]) -> list[str]:
+def _short_context(stored: Stored, rows: Sequence[PairedRow]) -> Page:
     """Returns a table of the cost within the trained length, or a sentence that explains why the cost is unknown.
 
     Empty if predictions were not compared, because the table of changes already has the change in loss.
@@ -146,7 +146,7 @@ def _short_context(stored: Stored, rows: Sequence[PairedRow]) -> list[str]:
     lines = [[stored.markdown_name(row.schedule), *short_cells(row)] for row in shown]
     where = f"trained at {trained:,} tokens ({rests_on(stored)})"
     title = f"Short-context cost against {stored.markdown_name(stored.baseline)}, {where}:"
-    return [title, markdown(header, lines, right=range(1, len(header)))]
+    return [title, grid(header, lines, right=range(1, len(header)))]
 
 
 def short_cells(row: PairedRow) -> list[str]:

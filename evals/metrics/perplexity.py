@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ...output.formatting import Page
 from ..data.windows import prefix
 from ..facts import TRUNCATION, Pass
 from ..statistics.intervals import Estimate
@@ -95,7 +96,7 @@ class Perplexity(Metric[Stored, PerplexityRow]):
         """Returns a row for every schedule and length."""
         return [_row(stored, run, length) for (_, length), run in stored.read_from.items()]
 
-    def to_markdown(self, stored: Stored) -> list[str]:
+    def to_markdown(self, stored: Stored) -> Page:
         """Returns the table of perplexities, including those of truncation."""
         return [ppl_table(stored, [*self.rows(stored), *truncated(stored)])]
 

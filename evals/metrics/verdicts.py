@@ -17,7 +17,7 @@ from itertools import combinations, groupby, product
 
 from ...errors import DataError
 from ...lengths import parse_length
-from ...output.formatting import brief, markdown
+from ...output.formatting import Page, brief, grid
 from ..facts import AS_IS, TRUNCATION
 from ..statistics.intervals import CONCLUSIVE, PERCENT, Average, familywise
 from . import perplexity
@@ -70,7 +70,7 @@ class Verdicts(Metric[Stored, VerdictRow]):
         """Returns a row for every comparison whose tokens any document has."""
         return rows_of(stored, _differences(stored), stored.groups)
 
-    def to_markdown(self, stored: Stored) -> list[str]:
+    def to_markdown(self, stored: Stored) -> Page:
         """Returns the table of the comparisons with the best schedule, the baseline or truncation.
 
         Returns an empty list if there are no comparisons, or if the model is worse than a uniform guess.
@@ -93,7 +93,7 @@ class Verdicts(Metric[Stored, VerdictRow]):
             f"the difference in the average document (nats, below zero: the schedule is better; {rests_on(stored)}; "
             f"{_level(rows)}):"
         )
-        return [title, markdown(header, lines, right=(2, 4, 5, 6))]
+        return [title, grid(header, lines, right=(2, 4, 5, 6))]
 
 
 METRIC = Verdicts()
@@ -307,7 +307,7 @@ def between(after: Stored, before: Stored) -> list[VerdictRow]:
     return rows_of(after, differences)
 
 
-def of_two_models(after: Stored, before: Stored, names: tuple[str, str]) -> list[str]:
+def of_two_models(after: Stored, before: Stored, names: tuple[str, str]) -> Page:
     """Returns a sentence for each pair of schedules, and the table of the differences at each length.
 
     Args:
@@ -336,7 +336,7 @@ def of_two_models(after: Stored, before: Stored, names: tuple[str, str]) -> list
         f"{names[0]} is better; {rests_on(after)}; {_level(rows)}):"
     )
     header = [*names, *(f"{length:,}" for length in lengths)]
-    return ["\n".join(sentences), title, markdown(header, lines, right=range(2, len(header)))]
+    return ["\n".join(sentences), title, grid(header, lines, right=range(2, len(header)))]
 
 
 # --- Requirements, judged as verdicts are

@@ -206,7 +206,7 @@ class AnswerRow:
     Attributes:
         schedule: the recommended schedule, or ``as-is`` for no change; if undecided, the schedule with the lowest loss.
         decided: whether the text suffices for a decision.
-        answer: the recommendation in a few sentences.
+        sentences: the recommendation.
         command: the command that patches a checkpoint; empty if no schedule is recommended.
         open, equal: the schedules that may be better, and the schedules that are as good.
         note: a sentence on the recommended schedule if its tables depend on the length; else empty.
@@ -216,13 +216,18 @@ class AnswerRow:
 
     schedule: str
     decided: bool
-    answer: str
+    sentences: list[str]
     command: str
     open: list[str]
     equal: list[str]
     note: str
     serve: str = ""
     guessed: bool = False
+
+    @property
+    def answer(self) -> str:
+        """The recommendation as one paragraph."""
+        return " ".join(self.sentences)
 
 
 def on_front(points: Sequence[tuple[float, float]]) -> list[bool]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from ...files import local_path
-from ...output.formatting import code_span, markdown, sentence
+from ...output.formatting import Page, code_span, fenced, grid, sentence
 from ...output.plotting import in_style
 from ..facts import TRUNCATION
 from ..metrics.base import Metric, Picture, perplexities
@@ -17,7 +17,7 @@ from ..metrics.drawing import Curves, short, style_of, tokens
 from ..metrics.stored import part_of
 from ..results.folder import RESULTS, read_results, refusing_damage
 from ..results.result import Result
-from ..results.saving import Saved, sentences_of
+from ..results.saving import Saved
 from ..statistics.intervals import PERCENT, Estimate
 from . import wording
 from .evidence import AnswerRow, CandidateRow, Evidence, FinalistRow, LeftOutRow, on_front
@@ -84,10 +84,10 @@ class Advice(Metric["Recommendation", AnswerRow]):
         """Returns a list of one row."""
         return [wording.answer(stored.measured)]
 
-    def to_markdown(self, stored: Recommendation) -> list[str]:
-        """Returns the recommendation, the commands and a note."""
+    def to_markdown(self, stored: Recommendation) -> Page:
+        """Returns the commands."""
         (row,) = self.rows(stored)
-        return [row.answer, *(code_span(each) for each in (row.command, row.serve) if each), *filter(None, [row.note])]
+        return [code_span(each) for each in (row.command, row.serve) if each]
 
 
 class AllCandidates(Metric["Recommendation", CandidateRow]):
@@ -165,12 +165,12 @@ class Finalists(Metric["Recommendation", FinalistRow]):
             )
         return sorted(rows, key=lambda row: row.delta)
 
-    def to_markdown(self, stored: Recommendation) -> list[str]:
+    def to_markdown(self, stored: Recommendation) -> Page:
         """Returns the finalists' table with its caption."""
         return finalists_table(stored, 5)
 
 
-def finalists_table(stored: Recommendation, columns: int) -> list[str]:
+def finalists_table(stored: Recommendation, columns: int) -> Page:
     """Returns a caption and the first columns of the finalists' table, with the chosen schedule first, truncation last.
 
     The differences are in perplexity, weighted over both lengths. Returns an empty list if there is only one finalist.
@@ -191,7 +191,7 @@ def finalists_table(stored: Recommendation, columns: int) -> list[str]:
     if columns == len(header):
         far = f"the {rows[0].far_tokens:,} tokens that repeat text further back than {trained:,}"
         said += f"; and the perplexity of {far}"
-    return [f"{said}:", markdown(header[:columns], lines, right=range(1, columns))]
+    return [f"{said}:", grid(header[:columns], lines, right=range(1, columns))]
 
 
 class LeftOut(Metric["Recommendation", LeftOutRow]):
@@ -204,7 +204,7 @@ class LeftOut(Metric["Recommendation", LeftOutRow]):
         """Returns one row per schedule that was not tried."""
         return [LeftOutRow(name, why) for name, why in stored.measured.candidates.left_out.items()]
 
-    def to_markdown(self, stored: Recommendation) -> list[str]:
+    def to_markdown(self, stored: Recommendation) -> Page:
         """Returns a paragraph that lists these schedules, or an empty list if all were tried."""
         rows = [f"{row.schedule} ({sentence(row.why)})" for row in self.rows(stored)]
         return [f"Not tried: {'; '.join(rows)}."] if rows else []
@@ -293,12 +293,12 @@ class Recommendation(Saved):
 
     def sentences(self) -> list[str]:
         """Returns the sentences of the recommendation; :meth:`main_table` has the command."""
-        return sentences_of(self.answer.answer)
+        return self.answer.sentences
 
-    def main_table(self) -> str:
+    def main_table(self) -> Page:
         """Returns the command, and a table of the finalists' perplexities and their differences from the chosen one."""
-        commands = [f"```sh\n{self.command}\n```"] if self.command else []
-        return "\n\n".join([*commands, *finalists_table(self, 4)])
+        command = fenced("sh", self.command) if self.command else ""
+        return [command, *finalists_table(self, 4)]
 
     def rests_on(self) -> str:
         """Describes the windows that were measured, and the intervals if there are any."""

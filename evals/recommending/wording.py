@@ -23,14 +23,14 @@ def answer(evidence: Evidence) -> AnswerRow:
     few = too_few(evidence.comparison.texts, "documents to test on")
     chosen = AS_IS if settled else decision.chosen
     guessed = worse_than_a_guess(evidence)
-    text = _sentences(evidence, few)
+    said = _sentences(evidence, few)
     if guessed:  # statements that do not depend on losses
-        text = f"{guessed} {text}" if settled else guessed
+        said = [guessed, *said] if settled else [guessed]
     named = not guessed and chosen != AS_IS
     return AnswerRow(
         schedule=chosen,
         decided=settled or not (decision.open or guessed or few),
-        answer=text,
+        sentences=said,
         command=evidence.deployment.command(evidence.candidates.given(chosen), goal.target) if named else "",
         open=decision.open,
         equal=decision.equal,
@@ -68,13 +68,13 @@ def cannot_decide(documents: int, target: int, search: bool) -> str:
     )
 
 
-def _sentences(evidence: Evidence, few: str) -> str:
+def _sentences(evidence: Evidence, few: str) -> list[str]:
     """Names the recommended schedule, and compares it with all other schedules and with truncation."""
     goal = evidence.objective
     decision = evidence.decision
     name = evidence.candidates.named
     if not goal.is_beyond:
-        return not_needed(goal)
+        return [not_needed(goal)]
     chosen = name(decision.chosen)
     share = f"{math.expm1(evidence.tolerance):.1%} of perplexity"
     if few:
@@ -88,7 +88,7 @@ def _sentences(evidence: Evidence, few: str) -> str:
         said = f"Leave the model unchanged ({AS_IS}): no schedule is better by more than {share}."
     else:
         said = f"Of the schedules, use {chosen}: no other is better by more than {share}."
-    return " ".join(filter(None, [said, _perplexities(evidence), against_truncation(evidence)]))
+    return [*filter(None, [said, _perplexities(evidence), against_truncation(evidence)])]
 
 
 def _perplexities(evidence: Evidence) -> str:

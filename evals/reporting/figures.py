@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ...output.formatting import Grid
 from ...output.plotting import COLOURS, in_style
 from ..facts import TRUNCATION
 from ..metrics import by_position, drawing
@@ -85,8 +86,8 @@ QUANTITIES = {
 """The fields of a row of perplexity that the page shows against length, by name."""
 
 
-def against_length(series: Sequence[Series], key: str) -> tuple[str, str]:
-    """Returns the figure and the table of one of :data:`QUANTITIES`, as Markdown; two times "" if no run has it.
+def against_length(series: Sequence[Series], key: str) -> tuple[str, Grid] | None:
+    """Returns the figure and the table of one of :data:`QUANTITIES`; None if no run has it.
 
     Perplexity and the loss of the second half have intervals.
     """
@@ -104,7 +105,7 @@ def against_length(series: Sequence[Series], key: str) -> tuple[str, str]:
                 text = interval_cell(value, low, high, row.interval)
             cells.append((each.label, row.length, text))
     if not lines:
-        return "", ""
+        return None
     figure = _by_length(f"curve-{key}", lines, QUANTITIES[key], log=key == "ppl")
     return figure, table(QUANTITIES[key], cells)
 

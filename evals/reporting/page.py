@@ -76,16 +76,14 @@ def page(runs: Sequence[StoredRun], title: str | None = None) -> str:
     parts = []
     for number, run in enumerate(runs):
         with refusing_damage(run.folder / RESULTS):  # results of another version may lack figures
-            tables = run.report
-            for said in run.sentences:  # the page begins with these
-                tables = tables.replace(f"{said}\n", "", 1)
             figure = _figure(number, run)
-            parts.append({"name": run.name, "said": run.sentences, "html": to_html(tables), "figure": figure})
+            html = visible_lines(to_html(run.report))
+            parts.append({"name": run.name, "said": run.sentences, "html": html, "figure": figure})
     data = json.dumps(finite(page_data(runs)), allow_nan=False)
     return environment.get_template("page.html").render(
         title=title,
         runs=parts,
-        compared=to_html("\n\n".join(compared(runs))),
+        compared=to_html(compared(runs)),
         json=data.replace("<", "\\u003c"),  # may stand inside <script>
         css=(files / "page.css").read_text(encoding="utf-8"),
         script=(files / "page.js").read_text(encoding="utf-8"),
@@ -112,9 +110,9 @@ def _sections(series: Sequence[Series]) -> dict[str, object]:
     schedules = [each for each in series if each.schedule in each.result.schedules]
     views = []
     for key, name in figures.QUANTITIES.items():
-        figure, table = figures.against_length(series, key)
-        if figure:
-            views.append({"key": key, "name": name, "figure": figure, "table": to_html(table)})
+        if found := figures.against_length(series, key):
+            figure, table = found
+            views.append({"key": key, "name": name, "figure": figure, "table": to_html([table])})
     firsts = [each for each in schedules if each.schedule == each.result.baseline]
     return {
         "curves": views,

@@ -10,9 +10,8 @@ from pathlib import Path
 
 from ...errors import DataError
 from ...files import local_path
-from ...output.formatting import listed
-from .. import checking
-from ..results.folder import LOSSES, Results, read_results
+from ...output.formatting import Grid, Page, listed
+from ..results.folder import LOSSES, RESULTS, Results, read_results, refusing_damage
 from ..results.result import Result
 
 
@@ -25,30 +24,16 @@ class StoredRun:
         name: the run's name on the page: the folder's name, after the names of as many parents as distinguish the runs.
         results: the content of ``results.json``.
         result: the measurement of perplexity, which a search on a text also has; None for all other kinds of runs.
+        sentences: that the run is not whole if it stopped, the conclusions, and on what they rest.
+        report: the parts of REPORT.md below these.
     """
 
     folder: Path
     name: str
     results: Results
     result: Result | None
-
-    @property
-    def sentences(self) -> list[str]:
-        """The conclusions, between a sentence that the run is not whole if it stopped, and one on what they rest."""
-        rests_on = self.result.rests_on() if self.result else ""
-        return [*filter(None, [self.results.get("unfinished"), *self.results.get("sentences", ()), rests_on])]
-
-    @property
-    def report(self) -> str:
-        """The content of REPORT.md, or without the file the tables of a measurement of perplexity."""
-        path = self.folder / "REPORT.md"
-        if path.is_file():
-            return checking.content(path, _LARGEST).decode("utf-8", "replace")
-        return self.result.to_markdown() if self.result else ""
-
-
-_LARGEST = 2**24
-"""The largest REPORT.md, in bytes."""
+    sentences: list[str]
+    report: Page
 
 
 def load(folders: Sequence[str | Path]) -> list[StoredRun]:
@@ -69,7 +54,11 @@ def load(folders: Sequence[str | Path]) -> list[StoredRun]:
     for path, whole in zip(paths, real):
         results = read_results(path)
         result = Result.of(path, results) if LOSSES in results["files"] else None
-        runs.append(StoredRun(path, "/".join(whole.parts[-depth:]), results, result))
+        with refusing_damage(path / RESULTS):
+            said = [results.get("unfinished"), *results["sentences"], results["rests_on"]]
+            report = [part if isinstance(part, str) else Grid(**part) for part in results.pop("report")]
+        name = "/".join(whole.parts[-depth:])
+        runs.append(StoredRun(path, name, results, result, [*filter(None, said)], report))
     return runs
 
 

@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...errors import DataError
-from ...output.formatting import escaped
+from ...output.formatting import Page, escaped
 from ..metrics.cells import digits, table
 from ..metrics.verdicts import of_two_models
 from ..results.result import Result
 from .runs import StoredRun
 
 
-def summary(runs: Sequence[StoredRun]) -> str:
-    """Returns the comparison of the runs' models, and the conclusions of each run, as Markdown."""
-    parts = [_named(run, "\n".join(run.sentences), len(runs) > 1) for run in runs]
-    return "\n\n".join(filter(None, [*compared(runs), *parts]))
+def summary(runs: Sequence[StoredRun]) -> Page:
+    """Returns the comparison of the runs' models, and the conclusions of each run."""
+    return [*compared(runs), *(_named(run, "\n".join(run.sentences), len(runs) > 1) for run in runs)]
 
 
-def compared(runs: Sequence[StoredRun]) -> list[str]:
+def compared(runs: Sequence[StoredRun]) -> Page:
     """Returns the second model minus the first, or with more runs on a text, the table of models by length."""
     measured = [(run.name, run.result) for run in runs if run.result]
     alike = [(name, result) for name, result in measured if result.same_text(measured[0][1])]

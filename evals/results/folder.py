@@ -40,7 +40,9 @@ class Results(TypedDict):
     data: DataFacts
     protocol: dict[str, Any]
     versions: dict[str, str]
-    sentences: NotRequired[list[str]]
+    sentences: list[str]
+    rests_on: str
+    report: NotRequired[list[Any]]
     unfinished: NotRequired[str]
     rows: list[dict[str, Any]]
     cost: NotRequired[list[dict[str, Any]]]

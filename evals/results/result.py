@@ -18,7 +18,7 @@ import numpy as np
 
 from ...errors import DataError
 from ...files import LARGEST, local_path, parse_json, sha256
-from ...output.formatting import definitions, escaped, listed
+from ...output.formatting import Page, definitions, escaped, listed
 from .. import checking
 from ..checking import Damaged, Parsed
 from ..data.chats import ASSISTANT
@@ -143,17 +143,15 @@ class Result(Stored, Saved):
         sources = {"sources": found} if found else {}
         return {**super().to_dict(), "model": model, **sources, "cost": self.cost, "tables": self.tables}
 
-    def to_markdown(self) -> str:
-        """Returns the conclusions, all tables, first for all sources together and then by source, and the protocol."""
-        parts = ["\n".join(self.sentences()), self.rests_on()]
-        if self.by_source:
-            parts.append(f"All sources ({rests_on(self)}):")
+    def body(self) -> Page:
+        """Returns all tables, first for all sources together and then by source, and the protocol."""
+        parts: Page = [f"All sources ({rests_on(self)}):"] if self.by_source else []
         parts += self.tables_of_metrics()
         for name, part in self.by_source.items():
             few = "" if part._blocks else intervals.over_documents(part.data["documents"])
             extent = f"{rests_on(part)}; their interval {few}" if few else rests_on(part)
             parts += [f"{escaped(name)} ({extent}):", verdicts.worse_than_a_guess(part), *part.tables_of_metrics()]
-        return "\n\n".join(filter(None, [*parts, *definitions(self.short_names), self.protocol_line()]))
+        return [*parts, definitions(self.short_names), self.protocol_line()]
 
     def sentences(self) -> list[str]:
         """Returns sentences on the best schedule at the longest length, its cost, and truncation."""
@@ -181,14 +179,14 @@ class Result(Stored, Saved):
         """
         return verdicts.unmet(self, requirements)
 
-    def main_table(self) -> str:
+    def main_table(self) -> Page:
         """Returns the table of perplexities, including those of truncation.
 
         Up to the trained length, truncation is the unchanged model.
         """
         cells = [(self.named(row.schedule), row.length, digits(row.ppl, 4)) for row in self.rows]
         cells += [(TRUNCATION, length, digits(exp(loss), 4)) for length, loss in self.truncated_losses.items()]
-        return table("perplexity", cells)
+        return [table("perplexity", cells)]
 
     def rests_on(self) -> str:
         """Describes the sample and the intervals in plain words; :meth:`protocol_line` describes the method."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from datetime import date
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
 from ...errors import RopescaleError
-from ...output.formatting import code_span, definitions, escaped, named, visible_lines
+from ...output.formatting import Grid, Page, code_span, definitions, escaped, markdown, named, visible_lines
 from ...output.plotting import add_caption, data_frame, drawn
 from ...output.wrapping import to_html
 from ..metrics.base import Metric, Picture
@@ -26,11 +26,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from pandas import DataFrame
-
-
-def sentences_of(text: str) -> list[str]:
-    """Returns at most the first three sentences of a paragraph."""
-    return re.split(r"(?<=[.!?]) (?=[A-Z])", text)[:3]
 
 
 class Writable(Protocol):
@@ -57,20 +52,29 @@ class Saved(Measured, ABC):
     """The names of the attributes that precede the metrics in results.json."""
 
     def to_dict(self) -> dict[str, object]:
-        """Returns the content of results.json."""
+        """Returns the content of results.json, without the tables of REPORT.md and the hashes of files."""
         about = {name: getattr(self, name) for name in self.about}
         stopped = {"unfinished": self.unfinished} if self.unfinished else {}
-        return {"schema": folder.SCHEMA, **about, **stopped, "sentences": self.sentences(), **self._parts()}
+        said = {"sentences": self.sentences(), "rests_on": self.rests_on()}
+        return {"schema": folder.SCHEMA, **about, **stopped, **said, **self._parts()}
 
     @abstractmethod
     def protocol_line(self) -> str:
         """Returns a description of how the numbers were measured."""
 
     def to_markdown(self) -> str:
-        """Returns the tables of all metrics, followed by the protocol, as Markdown."""
-        return "\n\n".join([*self.tables_of_metrics(), *definitions(self.short_names), self.protocol_line()])
+        """Returns the conclusions, and the tables of all metrics, followed by the protocol, as Markdown."""
+        return markdown(self.page())
 
-    def tables_of_metrics(self) -> list[str]:
+    def page(self) -> Page:
+        """Returns the parts of :meth:`to_markdown`."""
+        return ["\n".join(self.sentences()), self.rests_on(), *self.body()]
+
+    def body(self) -> Page:
+        """Returns all tables and the protocol, without the conclusions."""
+        return [*self.tables_of_metrics(), definitions(self.short_names), self.protocol_line()]
+
+    def tables_of_metrics(self) -> Page:
         """Returns the paragraphs and tables of all metrics."""
         return [part for metric, stored in self._computed for part in metric.to_markdown(stored)]
 
@@ -78,32 +82,30 @@ class Saved(Measured, ABC):
     def sentences(self) -> list[str]:
         """Returns the conclusions, in one to three sentences of at most 200 characters."""
 
-    def main_table(self) -> str:
-        """Returns the main table behind the conclusions; "" if there is none."""
-        return ""
+    @abstractmethod
+    def main_table(self) -> Page:
+        """Returns the main table behind the conclusions."""
 
     def summary(self) -> str:
-        """Returns the conclusions, the main table, and a description of the sample behind it."""
-        parts = [
-            self.unfinished,
-            "\n".join(self.sentences()),
-            self.main_table(),
-            *definitions(self.short_names),
-            self.rests_on(),
-        ]
-        return "\n\n".join(filter(None, parts))
+        """Returns the conclusions, the main table, and a description of the sample behind it, as Markdown."""
+        return markdown(self.summary_page())
 
+    def summary_page(self) -> Page:
+        """Returns the parts of :meth:`summary`."""
+        said = "\n".join(self.sentences())
+        return [self.unfinished, said, *self.main_table(), definitions(self.short_names), self.rests_on()]
+
+    @abstractmethod
     def rests_on(self) -> str:
-        """Describes the sample in a line; "" if the conclusions already describe it."""
-        return ""
+        """Describes the sample in a line."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._model}: {self._heading()}, {named(self.data['source'])}>"
 
     def _repr_html_(self) -> str:
         """Returns the conclusions and the main table for a notebook, with all tables in a collapsed section."""
-        others = to_html(self.to_markdown())
-        return f"{to_html(self.summary())}\n<details><summary>All tables</summary>\n{others}\n</details>"
+        others = to_html(self.page())
+        return f"{to_html(self.summary_page())}\n<details><summary>All tables</summary>\n{others}\n</details>"
 
     def plot(self, ax: Axes | None = None) -> Figure:
         """Returns the main figure as a matplotlib ``Figure``, without opening a window.
@@ -176,8 +178,8 @@ class Saved(Measured, ABC):
         """Returns the first part of REPORT.md's title, which the model's name follows."""
 
     def _source(self) -> str:
-        """Returns a line about the data, for the end of REPORT.md."""
-        return f"Data: {escaped(self.data['source'])}, text sha256 `{self.data['sha256']}`.\n"
+        """Returns a line about the data, which follows that about the model in REPORT.md."""
+        return f"\nData: {escaped(self.data['source'])}, text sha256 `{self.data['sha256']}`."
 
     def save(self, out: str | Path, force: bool = False, files: Mapping[str, bytes] = MappingProxyType({})) -> Path:
         """Writes results.json, the tables, the losses, the pictures and REPORT.md, and returns the folder's path.
@@ -193,12 +195,13 @@ class Saved(Measured, ABC):
         """
         path = folder.writable_folder(out, self.kind)
         plots = self._plots()
+        report = [asdict(part) if isinstance(part, Grid) else part for part in [*self.body(), self._about()]]
         own = {
             "results.csv": _encoded(self.to_csv()),
             **self._other_files(),
             "REPORT.md": _encoded(visible_lines(self._report(plots))),
         }
-        folder.write(path, self.to_dict(), {**own, **plots, **files}, force)
+        folder.write(path, {**self.to_dict(), "report": report}, {**own, **plots, **files}, force)
         return path
 
     def _plots(self) -> dict[str, bytes]:
@@ -216,21 +219,23 @@ class Saved(Measured, ABC):
     def _report(self, plots: Mapping[str, bytes]) -> str:
         images = [f"![{each.caption}]({each.file})" for each, _ in self._pictures() if each.file in plots]
         heading = f"# {self._heading()}: {escaped(self._model)}"
-        parts = [heading, self.unfinished, self.to_markdown(), *images, self._origin()]
-        return "\n\n".join(filter(None, parts))
+        return markdown([heading, self.unfinished, *self.page(), *images, f"{self._about()}\n{self._written()}"])
 
-    def _origin(self) -> str:
-        """Returns the lines of REPORT.md on the model, the data, and how and when the results were made."""
+    def _about(self) -> str:
+        """Returns the lines of REPORT.md on the model and the data."""
         model = self.model
-        command = folder.store.own_command()
-        versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
         device = f" on {escaped(model['device'])}" if "device" in model else ""
         kernel = f", {escaped(model['attention'])}" if "attention" in model else ""
         how = f"{model['parameters']:,} parameters, {model['dtype']}{kernel}{device}"
         rounding = _BFLOAT16 if model["dtype"] == "bfloat16" else ""
-        made = f"Written on {date.today()} by {versions}.\n"
+        return f"Model: {escaped(model['path'])} ({how}).{rounding}{self._source()}"
+
+    def _written(self) -> str:
+        """Returns the lines of REPORT.md on how and when the results were made."""
+        command = folder.store.own_command()
+        versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
         words = f"Command: {code_span(command)}\n" if command else ""
-        return f"Model: {escaped(model['path'])} ({how}).{rounding}\n{self._source()}{made}{words}"
+        return f"Written on {date.today()} by {versions}.\n{words}"
 
 
 def csv_file(kind: type, rows: Iterable[object]) -> bytes:

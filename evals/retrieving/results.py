@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from ...output.formatting import escaped, visible
+from ...output.formatting import Page, escaped, visible
 from ..checking import Count, Length, Parsed, Share
 from ..metrics.base import Metric, Picture
 from ..metrics.cells import SENTENCE, change_cell, interval_cell, table
@@ -193,7 +193,7 @@ class Accuracy(Metric["Retrieval", AccuracyRow]):
         parts = [(None, None), *((None, depth) for depth in depths), *((task, None) for task in stored.tasks)]
         return [row for key in stored.tables for part in parts for row in _accuracy(stored, *key, *part)]
 
-    def to_markdown(self, stored: Retrieval) -> list[str]:
+    def to_markdown(self, stored: Retrieval) -> Page:
         """Returns a table of accuracies and a table of NLLs, over all depths or tasks."""
         overall = [row for row in self.rows(stored) if row.is_overall]
         effective = EFFECTIVE.rows(stored)
@@ -204,12 +204,12 @@ class Accuracy(Metric["Retrieval", AccuracyRow]):
         for row in overall:
             nll = interval_cell(row.answer_nll, row.answer_nll_low, row.answer_nll_high)
             losses.append((stored.named(row.schedule), row.length, nll))
-        parts = ["\n".join(stored.sentences())]
+        parts: Page = []
         if tasks:
             fewer = {row.length: row.tasks for row in overall if row.tasks < len(tasks)}
             at = "".join(f"; {count} at {length:,}" for length, count in fewer.items())
             parts.append(f"Mean over {len(tasks)} tasks ({', '.join(map(escaped, tasks))}){at}:")
-        parts.append(stored.main_table())
+        parts += stored.main_table()
         reached = [f"{row.length:,}" if row.length else "none" for row in effective]
         parts.append(f"Effective length: {', '.join(map(' '.join, zip(names, reached)))}.")
         chance = "" if from_file else f"; chance, any number of {DIGITS} digits, is {CHANCE:.2f}"
@@ -237,7 +237,7 @@ class PairedLoss(Metric["Retrieval", PairedAnswersRow]):
             rows.append(PairedAnswersRow(schedule, baseline, length, *figures))
         return rows
 
-    def to_markdown(self, stored: Retrieval) -> list[str]:
+    def to_markdown(self, stored: Retrieval) -> Page:
         """Returns a table of the changes."""
         rows = self.rows(stored)
         if not rows:
@@ -379,13 +379,13 @@ class Retrieval(Saved):
             groups[answer.schedule, answer.length].append(answer)
         return groups
 
-    def tables_of_metrics(self) -> list[str]:
+    def tables_of_metrics(self) -> Page:
         """Returns the paragraphs and tables of every metric, then a table per schedule by depth or task."""
         parts = [row for row in self.rows if not row.is_overall]
         if not parts:
             return super().tables_of_metrics()
         what = "task" if self.is_from_file else "depth"
-        tables = [f"## By {what}", f"Score with its Wilson {PERCENT} interval, and the answer's NLL."]
+        tables: Page = [f"## By {what}", f"Score with its Wilson {PERCENT} interval, and the answer's NLL."]
         for schedule in self.schedules:
             own = [row for row in parts if row.schedule == schedule]
             cells = [(row.part, row.length, f"{accuracy_cell(row)} {row.answer_nll:.2f}") for row in own]
@@ -423,11 +423,11 @@ class Retrieval(Saved):
             f"({LEAST_DOCUMENTS} or more). {bar}. Prompts sha256 {self.data['sha256'][:12]}"
         )
 
-    def main_table(self) -> str:
+    def main_table(self) -> Page:
         """Returns the table of accuracies over all depths or tasks."""
         corner = "score" if self.is_from_file else "accuracy"
         overall = [row for row in self.rows if row.is_overall]
-        return table(corner, [(self.named(row.schedule), row.length, accuracy_cell(row)) for row in overall])
+        return [table(corner, [(self.named(row.schedule), row.length, accuracy_cell(row)) for row in overall])]
 
     def sentences(self) -> list[str]:
         """Describes the accuracies, and the largest decrease of the answers' loss at the longest length."""

@@ -66,7 +66,7 @@ class Search:
 _STANDINGS = {-1: "better than", 0: "undecided against", 1: "worse than"}
 
 
-def verdict(changes: Mapping[str, Estimate], lengths: Sequence[int], judges: int, unmoved: bool) -> str:
+def verdict(changes: Mapping[str, Estimate], lengths: Sequence[int], judges: int, unmoved: bool) -> list[str]:
     """Compares the searched schedule with the baselines, and recommends one.
 
     Args:
@@ -90,7 +90,7 @@ def verdict(changes: Mapping[str, Estimate], lengths: Sequence[int], judges: int
     if over.sign is None:
         shown = ", ".join(standing(*each) for each in (others if unmoved else changes.items()))
         said.append(f"Not proved {at}, because the documents that measure the schedule also chose it: {shown}.")
-        return " ".join([*said, f"Give {ENOUGH} documents of {lengths[-1]:,} tokens or more."])
+        return [*said, f"Give {ENOUGH} documents of {lengths[-1]:,} tokens or more."]
     where = f"{at.capitalize()}, on {judges} documents not used to search"
     if unmoved:
         said.append(f"{where}, it is {', and '.join(standing(*each) for each in others)}.")
@@ -103,7 +103,7 @@ def verdict(changes: Mapping[str, Estimate], lengths: Sequence[int], judges: int
         said.append(f"Use {max(worse, key=worse.__getitem__)}.")
     elif over.sign == 0:
         said.append(f"Use {start}.")
-    return " ".join(said)
+    return said
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class FoundRow:
 
     spec: str
     tokens: int
-    verdict: str
+    verdict: list[str]
     changes: dict[str, list[float | None]]
 
 

@@ -14,7 +14,7 @@ from ...engines import ENGINES, deviations
 from ...engines.exported import applied_options, patch_command
 from ...errors import CheckpointError
 from ...files import local_path, write_checked
-from ...output.formatting import code_span, escaped, markdown
+from ...output.formatting import Page, code_span, escaped, fenced, grid
 from ...planning.plan import Plan
 from ...schedules import Schedule, specs
 from ...schedules.fields import PROVENANCE
@@ -29,7 +29,7 @@ from ..metrics.drawing import Curves
 from ..metrics.stored import Measured
 from ..metrics.verdicts import worse_than_a_guess
 from ..results.result import Result
-from ..results.saving import Saved, sentences_of
+from ..results.saving import Saved
 from ..statistics.intervals import PERCENT, Estimate, familywise
 from .metrics import FoundRow, HistoryRow, PairRow, Search, verdict
 
@@ -64,13 +64,14 @@ class Finding(Metric["SearchResult", FoundRow]):
         measured = stored.comparison
         changes = stored.changes()
         unmoved = search.found.point == search.checks[0].point
-        said = worse_than_a_guess(measured) or verdict(changes, measured.lengths, measured.texts, unmoved)
+        guessed = worse_than_a_guess(measured)
+        said = [guessed] if guessed else verdict(changes, measured.lengths, measured.texts, unmoved)
         figures = {name: [change.mean, change.low, change.high] for name, change in changes.items()}
         return [FoundRow(search.spec, search.spent, said, figures)]
 
-    def to_markdown(self, stored: SearchResult) -> list[str]:
-        """Returns the conclusion, and the commands to use the schedule; `patch` warns of engines that differ."""
-        return [self.rows(stored)[0].verdict, *map(code_span, stored.commands)]
+    def to_markdown(self, stored: SearchResult) -> Page:
+        """Returns the commands to use the schedule; `patch` warns of engines that differ."""
+        return [*map(code_span, stored.commands)]
 
 
 class History(Metric["SearchResult", HistoryRow]):
@@ -211,9 +212,9 @@ class SearchResult(Saved):
 
     def sentences(self) -> list[str]:
         """Compares the searched schedule with the baselines."""
-        return sentences_of(FINDING.rows(self)[0].verdict)
+        return FINDING.rows(self)[0].verdict
 
-    def main_table(self) -> str:
+    def main_table(self) -> Page:
         """Returns the command that patches with the schedule, and a table of the perplexities at the target and at the
         trained length, and of the found schedule's changes."""
         short, *_, target = self.comparison.lengths
@@ -228,7 +229,7 @@ class SearchResult(Saved):
             lines.append([shown, *cells, "-" if name == found else change])
         said = f"Perplexity, and the difference of the found schedule at {target:,} tokens (below 0: it is better):"
         header = ["schedule", f"at {target:,}", f"at {short:,}", "difference"]
-        return f"```sh\n{self.command}\n```\n\n{said}\n\n{markdown(header, lines, right=range(1, 4))}"
+        return [fenced("sh", self.command), said, grid(header, lines, right=range(1, 4))]
 
     def rests_on(self) -> str:
         """Describes the fed tokens, the selection data and the judging data."""
@@ -245,10 +246,7 @@ class SearchResult(Saved):
         """Describes the protocol of the search in sentences."""
         p = self.protocol
         start = escaped(self.search.start)
-        return (
-            f"{self.rests_on()} By {p['method']} over {p['numbers']} numbers from {start}, weights frozen, seed "
-            f"{p['seed']}."
-        )
+        return f"By {p['method']} over {p['numbers']} numbers from {start}, weights frozen, seed {p['seed']}."
 
     def _curves(self) -> Curves:
         return self.comparison._curves()

@@ -9,26 +9,54 @@ import reprlib
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 
-def markdown(header: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[int] = ()) -> str:
-    """Returns a Markdown table with aligned columns.
+@dataclass(frozen=True)
+class Grid:
+    """A table of escaped cells; ``right`` has the indexes of right-aligned number columns. As text, it is Markdown."""
+
+    header: list[str]
+    rows: list[list[str]]
+    right: list[int]
+
+    @property
+    def widths(self) -> list[int]:
+        """The width of each column, in characters."""
+        return [max(3, *map(len, column)) for column in zip(self.header, *self.rows, strict=True)]
+
+    def __str__(self) -> str:
+        widths = self.widths
+        signs = [">" if i in self.right else "<" for i in range(len(widths))]
+        rule = ["-" * (width - 1) + (":" if sign == ">" else "-") for width, sign in zip(widths, signs)]
+        lines = []
+        for row in [self.header, *self.rows]:
+            lines.append([f"{cell:{sign}{width}}" for cell, sign, width in zip(row, signs, widths)])
+        return "\n".join(f"| {' | '.join(line)} |" for line in [lines[0], rule, *lines[1:]])
+
+
+Block = str | Grid
+"""A part of a page: a paragraph, a heading or code in Markdown, or a table."""
+
+Page = list[Block]
+"""What is printed or written: as Markdown, as HTML, and fitted to a terminal. Empty parts are left out."""
+
+
+def grid(header: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[int] = ()) -> Grid:
+    """Returns a table of these texts.
 
     Args:
         right: the indexes of right-aligned number columns.
     """
-    return aligned([[cell(visible(text)) for text in row] for row in [header, *rows]], right)
+    head, *lines = [[cell(visible(text)) for text in row] for row in [header, *rows]]
+    return Grid(head, lines, list(right))
 
 
-def aligned(cells: Sequence[Sequence[str]], right: Iterable[int] = ()) -> str:
-    """Returns escaped cells as a Markdown table; the first row is the header."""
-    numeric = set(right)
-    widths = [max(3, *(len(cell) for cell in column)) for column in zip(*cells)]
-    rule = ["-" * (width - 1) + ":" if i in numeric else "-" * width for i, width in enumerate(widths)]
-    lines = [[f"{cell:{'>' if i in numeric else '<'}{widths[i]}}" for i, cell in enumerate(row)] for row in cells]
-    return "\n".join(f"| {' | '.join(line)} |" for line in [lines[0], rule, *lines[1:]])
+def markdown(page: Iterable[Block]) -> str:
+    """Returns a page as Markdown."""
+    return "\n\n".join(str(block) for block in page if block)
 
 
 def first_line(error: BaseException) -> str:
@@ -216,7 +244,6 @@ def names_of(files: Mapping[str, str]) -> dict[str, str]:
     return names
 
 
-def definitions(names: Mapping[str, str]) -> list[str]:
-    """Returns a list with the paragraph that defines the names, or an empty list if there are no names."""
-    lines = [f"* {escaped(name)}: {code_span(label)}" for label, name in names.items() if label != name]
-    return ["\n".join(lines)] if lines else []
+def definitions(names: Mapping[str, str]) -> str:
+    """Returns the paragraph that defines the names; "" if there are no names."""
+    return "\n".join(f"* {escaped(name)}: {code_span(label)}" for label, name in names.items() if label != name)

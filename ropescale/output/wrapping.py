@@ -1,4 +1,4 @@
-"""Renders Markdown pages: fitted to a terminal, and as HTML in a notebook."""
+"""Renders pages: fitted to a terminal, and as HTML."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import os
 import re
 import shutil
 import textwrap
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from html import escape
 from itertools import zip_longest
 from typing import TextIO
 
-from .formatting import aligned
+from .formatting import Block, Grid, Page, markdown
 
 _LINE = 100
 """The longest line of prose in characters, on any terminal."""
@@ -21,81 +21,33 @@ _WORD = 28
 """The longest word in characters; longer words are cut."""
 
 
-@dataclass(frozen=True)
-class Grid:
-    """A Markdown table; ``right`` contains the indexes of number columns."""
-
-    header: list[str]
-    rows: list[list[str]]
-    right: frozenset[int]
-
-    @property
-    def widths(self) -> list[int]:
-        """The width of each column, in characters."""
-        return [max(3, *map(len, column)) for column in zip(self.header, *self.rows, strict=True)]
-
-    def __str__(self) -> str:
-        return aligned([self.header, *self.rows], self.right)
-
-    def only(self, columns: Sequence[int]) -> Grid:
-        """Returns the table with only these columns."""
-        lines = [[line[i] for i in columns] for line in [self.header, *self.rows]]
-        return Grid(lines[0], lines[1:], frozenset(n for n, i in enumerate(columns) if i in self.right))
-
-
-def read_table(block: str) -> Grid | None:
-    """Reads a Markdown table of :func:`ropescale.output.formatting.markdown`; returns None for other blocks."""
-    lines = [re.split(r"(?<!\\)\|", line.strip()[1:-1]) for line in block.splitlines() if line.startswith("|")]
-    cells = [[cell.strip() for cell in line] for line in lines]
-    if len(cells) < 2 or len(cells) != block.count("\n") + 1 or {len(line) for line in cells} != {len(cells[0])}:
-        return None
-    if not all(re.fullmatch("-+:?", rule) for rule in cells[1]):
-        return None
-    return Grid(cells[0], cells[2:], frozenset(i for i, rule in enumerate(cells[1]) if rule.endswith(":")))
-
-
-def _blocks(text: str) -> Iterator[str]:
-    """Yields blocks between blank lines: paragraphs, tables, and complete code blocks."""
-    begin = 0
-    for code in re.finditer(r"^(`{3,})[^`\n]*\n.*?^\1$", text, re.DOTALL | re.MULTILINE):
-        yield from _paragraphs(text[begin : code.start()])
-        yield code[0]
-        begin = code.end()
-    yield from _paragraphs(text[begin:])
-
-
-def _paragraphs(text: str) -> Iterator[str]:
-    return filter(None, re.split(r"\n{2,}", text.strip("\n")))
-
-
 _COMMAND = re.compile(r"\b(?:ropescale [a-z]+|pip install|python -m) ")
 """The pattern of lines with a command to copy."""
 
 
-def fitted_to(stream: TextIO | None, text: str) -> str:
-    """Returns Markdown fitted to a terminal, or to COLUMNS if set; for a file, unchanged."""
+def fitted_to(stream: TextIO | None, page: Page) -> str:
+    """Returns a page as Markdown, fitted to a terminal, or to COLUMNS if set."""
     if "COLUMNS" not in os.environ and (stream is None or not stream.isatty()):
-        return text
-    return fitted(text, shutil.get_terminal_size().columns)
+        return markdown(page)
+    return fitted(page, shutil.get_terminal_size().columns)
 
 
 def folded_to(stream: TextIO | None, line: str) -> str:
     """Folds a line of prose like :func:`fitted_to`; keeps commands to copy and errors on one line."""
-    return line if _COMMAND.search(line) or line.startswith("error:") else fitted_to(stream, line)
+    return line if _COMMAND.search(line) or line.startswith("error:") else fitted_to(stream, [line])
 
 
-def fitted(text: str, width: int) -> str:
+def fitted(page: Page, width: int) -> str:
     """Returns Markdown with lines of at most ``width`` characters, if possible; code stays unchanged."""
     width = max(width, 40)
-    return "\n\n".join(_fitted_block(block, width) for block in _blocks(text))
+    return markdown(_fitted_block(block, width) for block in page if block)
 
 
-def _fitted_block(block: str, width: int) -> str:
-    table = read_table(block)
+def _fitted_block(block: Block, width: int) -> str:
+    if isinstance(block, Grid):
+        return markdown(_wrapped(piece, width) for piece in _pieces(block, width))
     if block.startswith("```"):
         return block
-    if table is not None:
-        return "\n\n".join(str(_wrapped(piece, width)) for piece in _pieces(table, width))
     lines = block.splitlines()
     if max(map(len, lines)) > width:  # join lines, except items and indented lines
         lines = re.sub(r"\n(?![ *#>|-])", " ", block).splitlines()
@@ -140,27 +92,31 @@ def _pieces(table: Grid, width: int) -> Iterator[Grid]:
         return
     left = list(range(1, len(table.header)))
     while left:
-        count = next((n for n in range(len(left), 1, -1) if _across(table.only([0, *left[:n]]).widths) <= width), 1)
-        yield table.only([0, *left[:count]])
+        count = next((n for n in range(len(left), 1, -1) if _across(_only(table, [0, *left[:n]]).widths) <= width), 1)
+        yield _only(table, [0, *left[:count]])
         left = left[count:]
 
 
-def to_html(markdown: str) -> str:
-    """Converts Markdown tables, headings, blocks of code and paragraphs to HTML; leaves pictures out."""
-    return "\n".join(map(_block_html, _blocks(markdown)))
+def _only(table: Grid, columns: Sequence[int]) -> Grid:
+    """Returns the table with only these columns."""
+    header, *rows = [[line[i] for i in columns] for line in [table.header, *table.rows]]
+    return Grid(header, rows, [n for n, i in enumerate(columns) if i in table.right])
+
+
+def to_html(page: Iterable[Block]) -> str:
+    """Returns a page as HTML."""
+    return "\n".join(_html(block) if isinstance(block, Grid) else _block_html(block) for block in page if block)
 
 
 def _block_html(block: str) -> str:
-    table, heading = read_table(block), re.fullmatch("(#{1,4}) (.*)", block)
-    if table is not None:
-        return _html(table)
+    heading = re.fullmatch("(#{1,4}) (.*)", block)
     if heading:
         level = len(heading[1]) + 2
         return f"<h{level}>{_text(heading[2])}</h{level}>"
     if block.startswith("```"):
         return f"<pre><code>{escape(block.partition(chr(10))[2].rpartition(chr(10))[0])}</code></pre>"
     text = re.sub(r"`([^`]+)`", r"<code>\1</code>", _text(block))
-    return "" if block.startswith("![") else f"<p>{text}</p>"
+    return f"<p>{text}</p>"
 
 
 def _html(table: Grid) -> str:

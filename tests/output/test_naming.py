@@ -26,8 +26,8 @@ def test_a_file_gives_its_name_and_as_much_of_its_path_as_is_needed():
     assert names_of({"a": "x/f.json", "b": "y/f.json"}) == {"a": "x/f.json", "b": "y/f.json"}
     assert names_of({"a": "f.json", "b": "/p/q/f.json"}) == {"a": "f.json", "b": "q/f.json"}
     assert names_of({"a": "f.json", "b": "f.json"}) == {}  # one file with other fields: neither is its schedule
-    assert definitions({"yarn:factor=2": "f.json"}) == ["* f.json: `yarn:factor=2`"]
-    assert definitions({}) == []
+    assert definitions({"yarn:factor=2": "f.json"}) == "* f.json: `yarn:factor=2`"
+    assert definitions({}) == ""
 
 
 SPELLINGS = [

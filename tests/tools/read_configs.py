@@ -17,7 +17,7 @@ from ropescale.configs.finding import sections_in
 from ropescale.engines import ENGINES
 from ropescale.errors import RopescaleError
 from ropescale.exporting import export
-from ropescale.output.formatting import markdown
+from ropescale.output.formatting import grid
 
 HEADER = ["file", "section", "layers", "trained", "served", "pairs", "theta", "scaling", *ENGINES]
 
@@ -57,7 +57,7 @@ def _claim(folder: str, engine: str) -> str:
 def main() -> None:
     """Prints the table of the folder that the command line names."""
     files = sorted(Path(sys.argv[1]).glob("*.json"))
-    print(markdown(HEADER, [row for path in files for row in rows(path)]))
+    print(grid(HEADER, [row for path in files for row in rows(path)]))
 
 
 if __name__ == "__main__":

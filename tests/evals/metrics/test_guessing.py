@@ -70,7 +70,7 @@ def test_a_recommendation_of_random_weights_says_so_and_names_no_schedule(tmp_pa
     assert (answer.guessed, answer.decided, answer.command) == (True, False, "")
     again = Recommendation.load(tmp_path / "run")
     assert again.to_markdown().startswith(answer.answer[:60])
-    assert " ".join(load([tmp_path / "run"])[0].sentences) == answer.answer
+    assert load([tmp_path / "run"])[0].sentences == [answer.answer, again.rests_on()]
 
 
 def test_a_search_on_random_weights_says_so_and_concludes_nothing():

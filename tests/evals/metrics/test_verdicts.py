@@ -142,7 +142,7 @@ def check_answer(result):
     assert 1 <= len(said) <= 3 and all(len(each) <= 240 for each in said), said
     assert " ".join(said).count(" in the average document") == any(" nats" in each for each in said)
     longest = result.lengths[-1]
-    table = cells(result.main_table(), "perplexity")
+    table = cells(result.summary(), "perplexity")
     ppl = {name: number(cell) for (name, at), cell in table.items() if at == str(longest)}
     check_first(said.pop(0), result, ppl, decides)
     alone = "" if decides else f"On these {result.data['documents']} documents alone, "

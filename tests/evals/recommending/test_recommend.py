@@ -213,12 +213,12 @@ def test_the_command_prints_a_command_that_runs(checkpoint, texts, tmp_path, ran
     words = ["--target-length", 128, "--data", texts, "--max-docs", 7, "-o", out, "--json"]
     said, _ = ran("recommend", checkpoint, *words)
     found = json.loads(said)
-    assert found["kind"] == "recommendation" and found["answer"][0]["answer"]
+    assert found["kind"] == "recommendation" and found["answer"][0]["sentences"]
     command = found["answer"][0]["command"]
     ran(*shlex.split(command)[1:], "--dry-run")
     page = tmp_path / "page.html"
     ran("report", out, "-o", page)
-    assert found["answer"][0]["answer"][:40] in page.read_text()
+    assert found["sentences"][0][:40] in page.read_text()
 
 
 def test_a_mistake_is_one_line(checkpoint, texts, refused):

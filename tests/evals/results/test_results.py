@@ -134,7 +134,8 @@ def test_the_dictionary_has_the_published_keys(result):
     plain = json.loads(json.dumps(result.to_dict(), allow_nan=False))
     assert plain["schema"] == 2
     for found, keys in (
-        (plain, "schema model data protocol versions sentences rows paired verdicts truncation repeats cost tables"),
+        (plain, "schema model data protocol versions sentences rests_on rows paired verdicts truncation "
+         "repeats cost tables"),
         (plain["model"], "path config_sha256 weights dtype device attention parameters vocabulary as_is "
          "trained_length"),
         (plain["data"], "source sha256 documents windows tokens skipped measured whole unit share"),
@@ -171,7 +172,7 @@ def test_the_tables_are_those_that_transformers_would_compute(result):
 
 
 def test_the_csv_has_one_line_per_row_with_the_change_beside_it(result):
-    table = result.main_table()
+    table = result.summary()
     *lines, _, _, last = csv.DictReader(io.StringIO(result.to_csv()))
     assert (last["schedule"], last["length"]) == ("truncation", "130") and f"| {float(last['ppl']):.1f} |" in table
     rows = [(row.schedule, str(row.length), row.ppl) for row in result.rows]
@@ -255,6 +256,7 @@ def test_save_writes_every_file_and_the_figures_come_back(result, tmp_path, pict
     saved = json.loads((out / "results.json").read_text())
     beside = {name: [hashlib.sha256((out / name).read_bytes()).hexdigest()] for name in names - {"results.json"}}
     assert saved.pop("files") == beside and saved.pop("sha256")
+    assert saved.pop("report")[0]["header"] == ["perplexity", "16", "64", "130"]
     assert saved == json.loads(json.dumps(result.to_dict()))
     report = (out / "REPORT.md").read_text()
     model, versions = result.model, ", ".join(f"{name} {version}" for name, version in result.versions.items())

@@ -15,7 +15,7 @@ OWN, CUT = ("as-is", -2.0, -2.1, -1.9), ("truncation", 0.09, 0.04, 0.14)
 
 def said(*changes, unmoved=False):
     found = {name: Estimate(*bounds) for name, *bounds in changes}
-    return verdict(found, [256, 2048], 12, unmoved=unmoved)
+    return " ".join(verdict(found, [256, 2048], 12, unmoved=unmoved))
 
 
 VERDICTS = [
