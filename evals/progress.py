@@ -57,7 +57,7 @@ class _Bar(tqdm):
         how: dict[str, Any] = {"unit": "tok", "unit_scale": True, "dynamic_ncols": True}
         how |= {"position": line, "leave": False} if line else {}
         if not self._on_terminal:
-            how |= {"mininterval": EVERY, "bar_format": _LINE, "file": io.StringIO()}
+            how |= {"mininterval": EVERY, "miniters": 1, "bar_format": _LINE, "file": io.StringIO()}
         super().__init__(desc=title, total=total, disable=not shown, **how)
 
     def display(self, msg: str | None = None, pos: int | None = None) -> None:
@@ -103,6 +103,16 @@ class Progress:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._bar.close()
+
+    @property
+    def left(self) -> str:
+        """The time left at the rate so far, such as ``01:30``; "" before the first batch."""
+        bar = self._bar
+        return bar.format_interval(bar.format_dict["elapsed"] / bar.n * (bar.total - bar.n)) if bar.n else ""
+
+    def expect(self, tokens: int) -> None:
+        """Sets the number of tokens that are still to be fed."""
+        self._bar.total = self._bar.n + tokens
 
     def say(self, state: str) -> None:
         """Sets the text that follows the number of tokens, such as a loss."""

@@ -21,6 +21,7 @@ from ..data.windows import windows_by_document
 from ..facts import AS_IS, positions_of
 from ..metrics.stored import part_of
 from ..parallel.processes import Group
+from ..progress import Progress
 from ..results.result import Result
 from ..running.corpus import Corpus, PerplexityOptions
 from ..running.perplexity import Part, PerplexityRun, plan_truncation
@@ -96,18 +97,19 @@ class RecommendRun:
         self.batch_tokens = group.from_leader(known)
         if last:
             self.notes.tell("finished parts in the folder are not measured again")
-        self._announce()
-        rounds = self._run_race()
-        if self.options.search and self.objective.is_beyond:
-            self._search()
-        specs = self.candidates.specs
-        kept = {*self.candidates.always, *(rounds[-1].kept if rounds else specs)}
-        finalists = [each for each in specs if each in kept]
-        stride = self._truncation[0]
-        if self.race != self.held_out or self.options.search:
-            self._measure(finalists, self.held_out, "held-out text", stride)
-        elif stride:  # the race has read all the text
-            self._measure([AS_IS], self.held_out, "truncation", stride)
+        self._most_fed = self._announce()
+        with Progress("whole run", self._most_fed // group.world.teams, self.notes.shown, line=1) as self._progress:
+            rounds = self._run_race()
+            if self.options.search and self.objective.is_beyond:
+                self._search()
+            specs = self.candidates.specs
+            kept = {*self.candidates.always, *(rounds[-1].kept if rounds else specs)}
+            finalists = [each for each in specs if each in kept]
+            stride = self._truncation[0]
+            if self.race != self.held_out or self.options.search:
+                self._measure(finalists, self.held_out, "held-out text", stride)
+            elif stride:  # the race has read all the text
+                self._measure([AS_IS], self.held_out, "truncation", stride)
         self.rounds = rounds
         self.finalists = finalists
 
@@ -168,10 +170,10 @@ class RecommendRun:
         truncates = {"truncation": None if stride else False, "truncation_stride": stride}
         reading = replace(self.options.text, batch_tokens=self.batch_tokens, **truncates)
         about = {"kind": Recommendation.kind, "whole": self.whole.facts}
-        run = self._measurement(self._part(windows, reading), specs, Part(title, about))
+        run = self._measurement(self._part(windows, reading), specs, Part(title, about, whole=self._progress))
         run.run(self._store, self._group)
         passes, truncation = self._group.from_leader((run.passes, run.truncation))
-        self.fed += sum(each.positions for each in (*passes, truncation) if each)
+        self._count(sum(each.positions for each in (*passes, truncation) if each))
         names = {label(spec): spec for spec in specs}
         unmeasured = [np.empty(0, np.float32)] * len(self.corpus.documents)
 
@@ -192,6 +194,12 @@ class RecommendRun:
         self.losses = replace(self.losses, passes=list(made.values()), truncation=last, tables=tables)
         return self.losses
 
+    def _count(self, tokens: int) -> None:
+        """Counts tokens as fed, also those of an interrupted run."""
+        self.fed += tokens
+        left = max(0, self._most_fed - self.fed)
+        self._progress.expect(left // self._group.world.teams)
+
     def _run_race(self) -> list[Round]:
         specs = self.candidates.specs
         always = self.candidates.always
@@ -205,7 +213,10 @@ class RecommendRun:
         def measure(left: Sequence[str], windows: Sequence[int]) -> Result:
             title = f"round {next(numbers)}: {len(left)} schedules"
             self.notes.tell(f"{title}, {len(windows)} window{'s' * (len(windows) != 1)} more")
-            return self._measure(left, windows, title)
+            losses = self._measure(left, windows, title)
+            if self._progress.left:
+                self.notes.tell(f"at this rate, at most {self._progress.left} to go")
+            return losses
 
         return run_race(specs, self.objective.weights, self.race, always, self._most, measure)
 
@@ -260,12 +271,14 @@ class RecommendRun:
             self.notes.warn(f"warning: the search is skipped: {error}")
             return
         run.search(self._store, self._group)
-        self.fed += run.spent
+        self._progress.add(run.spent)
+        self._count(run.spent)
         self.candidates = self.candidates.with_searched(self._group.from_leader(run.spec))
 
     # --- notes and the record ---
 
-    def _announce(self) -> None:
+    def _announce(self) -> int:
+        """Tells the user what is tried, and returns the largest number of tokens to feed."""
         goal = self.objective
         specs = self.candidates.specs
         documents = len(self.corpus.windows)
@@ -292,6 +305,7 @@ class RecommendRun:
             self.notes.warn(f"warning: {undecided}")
         if self._truncation[1]:
             self.notes.tell(self._truncation[1])
+        return tokens
 
     def _protocol(self) -> dict[str, object]:
         goal = self.objective

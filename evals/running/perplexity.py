@@ -29,6 +29,7 @@ from ..metrics import OPTIONS
 from ..metrics.paired import short_length
 from ..metrics.verdicts import too_few
 from ..parallel.processes import Group
+from ..progress import Progress
 from ..results.result import Result
 from ..scoring.batches import Arrays, BatchPlan, Feed, ScoresTexts, assembled, per_token, plan_pass
 from ..scoring.scorer import SCORING
@@ -47,11 +48,13 @@ class Part:
         about: additional facts that the next run in the same folder is compared with.
         further_positions: the number of positions that the larger run feeds outside this part, which are added to the
             cost that truncation may have.
+        whole: the progress of the larger run.
     """
 
     title: str = ""
     about: Mapping[str, object] = field(default_factory=dict)
     further_positions: int = 0
+    whole: Progress | None = None
 
 
 class PerplexityRun:
@@ -118,7 +121,7 @@ class PerplexityRun:
                     self.backend.tell_cost(runner.tokens_left, self.notes)
             if runner.left:
                 self._texts.check(runner.left[0])
-            runner.run(self._about)
+            runner.run(self._about, self.part.whole)
 
     @cached_property
     def facts(self) -> Facts:

@@ -197,11 +197,12 @@ class Runner:
             self.notes.tell(f"starting a new run, because this changed: {changed}; the old batches stay in resume/")
         return done < total
 
-    def run(self, about: Facts) -> None:
+    def run(self, about: Facts, whole: Progress | None = None) -> None:
         """Scores the remaining batches. The first process calls ``finish`` of each task once the task is complete.
 
         Args:
             about: as for :meth:`announce`.
+            whole: the progress of a larger run that these tasks are a part of.
         """
         if self.group.world.leads:
             self.store.begin(about)
@@ -210,9 +211,10 @@ class Runner:
         began = time.perf_counter()
         several = len({each.task.title for each in self._tasks if each.own}) > 1
         fed = sum(batch.fed for batch in self.left)
-        whole = Progress("whole run", fed, self.notes.shown and several, line=1)
+        own = Progress("whole run", fed, self.notes.shown and several and not whole, line=1)
+        whole = whole or own
         try:
-            with whole, closing(self._begun(whole)) as tasks:
+            with own, closing(self._begun(whole)) as tasks:
                 for each, progress in tasks:
                     task = each.task
                     if task.compare is not None:
