@@ -14,11 +14,9 @@ from .options import (
     SCHEDULE,
     OneOf,
     Sections,
-    flag,
     model_argument,
     option,
     print_result,
-    put,
     request_sections,
     sectioned_command,
     tell,
@@ -36,14 +34,13 @@ _SECTIONS: Sections = {
     **request_sections(option("--schedule", "SPEC", SCHEDULE)),
     "The model": ["revision"],
     "The result": [
-        flag("--command-only", "Print only the commands."),
         "as_json",
     ],
 }
 
 
 @sectioned_command("export", _SECTIONS, model_argument())
-def command(model: str, engines: tuple[str, ...], command_only: bool, as_json: bool, **options: Any) -> None:
+def command(model: str, engines: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Show how to serve MODEL (a folder or a Hub id) in an engine, and the values that the engine computes.
 
     \b
@@ -66,14 +63,9 @@ def command(model: str, engines: tuple[str, ...], command_only: bool, as_json: b
     Exits with 1 if one of the engines is not known to compute the same (the command is printed all the same). If it
     cannot, the last line gives an alternative.
     """
-    from ..errors import DataError, RunError
+    from ..errors import RunError
     from ..exporting import exports
 
-    if command_only and (as_json or len(set(engines)) != 1):
-        raise DataError(
-            "command_only prints the commands of one engine; name one, and leave JSON out",
-            *("command_only", "engines", "as_json"),
-        )
     done, *others = every = exports(model, engines or ENGINES, options.pop("schedule"), **options)
     if others:
         tell(note=dict.fromkeys(chain(*(each.notes for each in every))))
@@ -82,10 +74,7 @@ def command(model: str, engines: tuple[str, ...], command_only: bool, as_json: b
             raise RunError(f"not the same, or not known to be: {', '.join(away)}; `--for` with one of them says more")
         return
     tell(note=done.notes, warning=done.warnings)
-    if command_only and done.commands:
-        put("\n".join(each.text for each in done.commands))
-    elif not command_only:
-        print_result(as_json, done.to_dict(), _page(done))
+    print_result(as_json, done.to_dict(), _page(done))
     if not done.is_same:
         raise done.error or RunError(f"not the same: {done.engine}")
 

@@ -50,22 +50,22 @@ def command(source: str, out: str | None, schedule: str, as_json: bool, **option
 
 def describe(done: PatchedGguf, source: str, out: str | None) -> dict[str, Any]:
     """Returns the result as plain data."""
+    from ..gguf.routes import goal_of
     from ..schedules import specs
 
-    plan = done.plan
-    [schedule], [rope], [table] = plan.schedules.values(), plan.ropes.values(), plan.tables.values()
+    goal = goal_of(done.plan)
     return {
         "file": source,
         "architecture": done.model.architecture,
         "out": str(done.path) if done.path else out,
         "written": done.path is not None,
-        "schedule": specs.describe(schedule),
-        "fields": specs.to_dict(schedule),
-        "original_length": rope.original_length,
-        "length": plan.length,
+        "schedule": specs.describe(goal.schedule),
+        "fields": specs.to_dict(goal.schedule),
+        "original_length": goal.rope.original_length,
+        "length": goal.length,
         "route": done.route.name,
-        "inv_freq": list(table.inv_freq),
-        "attention_scale": table.attention_scale,
+        "inv_freq": list(goal.table.inv_freq),
+        "attention_scale": goal.table.attention_scale,
         "keys": {name: [value and value.value for value in pair] for name, pair in done.keys.items()},
         "tensors": {name: [x and list(x) for x in pair] for name, pair in done.tables.items()},
         "tensor_bytes": done.file.tensor_bytes,

@@ -1,4 +1,4 @@
-"""Exports a checkpoint to an engine: the commands that serve it, and the values that the engine computes."""
+"""Exports a checkpoint to engines: the commands that serve it, and the values that each engine computes."""
 
 from __future__ import annotations
 
@@ -23,30 +23,6 @@ if TYPE_CHECKING:
     from .stored_record import Record
 
 
-def export(
-    model: str | Path,
-    engine: str,
-    schedule: object = None,
-    *,
-    revision: str | None = None,
-    **options: Unpack[RequestOptions],
-) -> Export:
-    """Returns the commands that serve a checkpoint in an engine, and the values that the engine computes.
-
-    Args:
-        model: a checkpoint's folder (patched or not), or a Hub id; no weights are read.
-        engine: a key of :data:`ENGINES`.
-        schedule: a schedule to serve the checkpoint with, instead of its own scaling. Default: serve it unchanged.
-        revision: branch, tag or commit of a Hub id.
-        options: the fields of :class:`ropescale.request.Request`.
-
-    Raises:
-        ScheduleError: the engine is unknown, the schedule does not fit, or no configuration can express it.
-        RopescaleError: the model cannot be read.
-    """
-    return exports(model, [engine], schedule, revision=revision, **options)[0]
-
-
 def exports(
     model: str | Path,
     engines: Iterable[str] = ENGINES,
@@ -55,7 +31,19 @@ def exports(
     revision: str | None = None,
     **options: Unpack[RequestOptions],
 ) -> list[Export]:
-    """Returns what :func:`export` returns for each engine, by default for all."""
+    """Returns the commands that serve a checkpoint, and the values that are computed, for each engine.
+
+    Args:
+        model: a checkpoint's folder (patched or not), or a Hub id; no weights are read.
+        engines: keys of :data:`ENGINES`. Default: all.
+        schedule: a schedule to serve the checkpoint with, instead of its own scaling. Default: serve it unchanged.
+        revision: branch, tag or commit of a Hub id.
+        options: the fields of :class:`ropescale.request.Request`.
+
+    Raises:
+        ScheduleError: an engine is unknown, the schedule does not fit, or no configuration can express it.
+        RopescaleError: the model cannot be read.
+    """
     chosen = list(dict.fromkeys(engines))
     for engine in chosen:
         if engine not in ENGINES:

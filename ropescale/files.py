@@ -62,7 +62,7 @@ _DEEPEST = 64
 
 _RESTORE = "download it again"
 
-READING = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+READING = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
 
 def local_path(model: str | Path) -> Path:
@@ -226,15 +226,13 @@ def open_regular(path: Path) -> BinaryIO:
 
 @contextmanager
 def translated(where: Path, what: Literal["read", "written"] = "written") -> Iterator[None]:
-    """Turns an ``OSError`` in the block into a CheckpointError about ``where``; names the file if it is elsewhere."""
+    """Turns an ``OSError`` in the block into a CheckpointError about ``where``."""
     try:
         yield
     except CheckpointError:
         raise
     except OSError as error:
-        name = error.filename
-        within = not isinstance(name, str) or name.startswith(str(where)) or f".{where.name[:200]}." in name
-        raise failed(f"{where} cannot be {what}{'' if within else f' ({name})'}", error) from error
+        raise failed(f"{where} cannot be {what}", error) from error
 
 
 _ADVICE = {

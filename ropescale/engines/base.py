@@ -79,11 +79,6 @@ class Layers:
         return bool(self.configuration.default_of("qk_rope_head_dim"))
 
     @property
-    def is_partial(self) -> bool:
-        """Whether only part of a head rotates."""
-        return self.rope.rotary_dim != self.rope.head_dim
-
-    @property
     def is_own_width(self) -> bool:
         """Whether heads are of another width than the model's divided by their number."""
         width, heads = map(self.configuration.default_of, ("hidden_size", "num_attention_heads"))

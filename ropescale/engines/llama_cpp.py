@@ -291,6 +291,7 @@ def _written(layers: Layers) -> Iterator[Difference]:
 def _computed(layers: Layers) -> Iterator[Difference]:
     """Yields the differences in what llama.cpp computes from a converted file's keys."""
     kind, name, stated = layers.kind, architecture(layers), layers.parameters
+    head, turning = layers.rope.head_dim, layers.rope.rotary_dim
     if layers.lacks_original and ORIGINAL not in layers.section:
         text = "its converter stops, or takes 8,192 tokens, because config.json states no original length"
         yield Difference("frequencies", "recomputed", "from another length", text)
@@ -314,8 +315,7 @@ def _computed(layers: Layers) -> Iterator[Difference]:
         yield Difference.base_rope("has no dynamic scaling and uses base RoPE")
     if kind == "llama3" and layers.model_type not in CARRIES_LLAMA3:
         yield Difference.base_rope("does not apply llama3 scaling to this architecture and uses base RoPE")
-    elif kind == "llama3" and layers.is_partial:
-        head, turning = layers.rope.head_dim, layers.rope.rotary_dim
+    elif kind == "llama3" and turning != head:
         text = f"its converter spreads llama3 scaling over all {head} coordinates, although only {turning} rotate"
         yield Difference("frequencies", "recomputed", f"over {head} coordinates instead of {turning}", text)
     if kind == "proportional" and stated.get("factor", 1) != 1:

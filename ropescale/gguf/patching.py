@@ -23,7 +23,7 @@ from ..schedules import describe
 from . import architectures as known
 from .files import GgufFile, Value, open_gguf
 from .model import SCHEDULE, TABLES, GgufModel, config_of, read_model
-from .routes import Route, find_route, goal_of
+from .routes import Goal, Route, find_route, goal_of
 
 VERSION = "ropescale.version"
 """The key with the version of ropescale that wrote the file."""
@@ -107,10 +107,9 @@ def patch_gguf(
     try:
         route = find_route(model, goal)
     except ScheduleError as error:
-        [rope] = plan.ropes.values()
         works = partial(is_possible, config, suits=suits)
-        raise advised(error, request, works, frozen(plan.length, rope), others(plan.length)) from None
-    (keys, tables), (notes, warnings) = _wanted(model, plan, route), _remarks(model, plan, route)
+        raise advised(error, request, works, frozen(goal.length, goal.rope), others(goal.length)) from None
+    (keys, tables), (notes, warnings) = _wanted(model, goal, route), _remarks(model, plan, route)
     new_keys = {name: value for name, value in keys.items() if file.keys.get(name) != value}
     new_tables = {name: numbers for name, numbers in tables.items() if model.tables.get(name) != numbers}
     both_keys = {name: (file.keys.get(name), value) for name, value in new_keys.items()}
@@ -123,7 +122,7 @@ def patch_gguf(
 
 
 def _wanted(
-    model: GgufModel, plan: Plan, route: Route
+    model: GgufModel, goal: Goal, route: Route
 ) -> tuple[dict[str, Value | None], dict[str, list[float] | None]]:
     """Returns the new values of all keys and per-pair tensors that belong to a schedule; None for those to remove."""
     prefix = model.architecture
@@ -132,9 +131,8 @@ def _wanted(
         as_stored = _in_float32([float(value.value)])[0] if value.kind == "FLOAT32" else value.value
         keys[f"{prefix}.{key}"] = Value(value.kind, as_stored)
     length = f"{prefix}.context_length"
-    keys[length] = Value(model.keys[length].kind, plan.length)
-    [schedule] = plan.schedules.values()
-    keys |= {SCHEDULE: Value("STRING", describe(schedule)), VERSION: Value("STRING", __version__)}
+    keys[length] = Value(model.keys[length].kind, goal.length)
+    keys |= {SCHEDULE: Value("STRING", describe(goal.schedule)), VERSION: Value("STRING", __version__)}
     return keys, dict.fromkeys(TABLES) | {name: _in_float32(x) for name, x in route.tables.items()}
 
 

@@ -76,8 +76,9 @@ def goal_of(plan: Plan) -> Goal:
     """
     if not plan.changes:
         raise ScheduleError("as-is changes nothing, so no file is written; name a schedule")
-    [schedule], [rope], [table] = plan.schedules.values(), plan.ropes.values(), plan.tables.values()
-    return Goal(schedule, rope, table, plan.config["rope_parameters"], plan.length)
+    [layer] = plan.layers.values()
+    table = layer.table(plan.length)
+    return Goal(layer.schedule, layer.rope, table, plan.config["rope_parameters"], plan.length)
 
 
 def find_route(model: GgufModel, goal: Goal) -> Route:
@@ -151,18 +152,11 @@ def _by_formula(model: GgufModel, goal: Goal) -> Route | None:
         return None
     betas = goal.number("beta_fast", BETAS[0]), goal.number("beta_slow", BETAS[1])
     is_read = model.architecture in known.READS_BETAS
-    if not _are_equal(table.inv_freq, yarn_of_llama_cpp(rope, factor, *(betas if is_read else BETAS))):
+    ours = Yarn(factor, *(betas if is_read else BETAS))
+    if not _are_equal(table.inv_freq, ours(rope, goal.length).inv_freq):
         return None
     told = dict(zip(("yarn_beta_fast", "yarn_beta_slow"), betas)) if is_read else {}
     return Route("rope.scaling.type yarn", _keys("yarn", rope.theta, rope.original_length, factor=factor, **told))
-
-
-def yarn_of_llama_cpp(rope: Rope, factor: float, beta_fast: float = 32.0, beta_slow: float = 1.0) -> list[float]:
-    """Computes yarn's frequencies as llama.cpp does (ggml's ``rope_yarn``), with the ramp rounded to whole pairs."""
-    low = max(0, math.floor(rope.pair_at(beta_fast)))
-    high = min(rope.rotary_dim - 1, math.ceil(rope.pair_at(beta_slow)))
-    kept = [1 - min(1.0, max(0.0, (i - low) / max(0.001, high - low))) for i in range(rope.pairs)]
-    return [b / factor * (1 - m) + b * m for b, m in zip(rope.inv_freq(), kept)]
 
 
 def _by_table(model: GgufModel, goal: Goal) -> Route:

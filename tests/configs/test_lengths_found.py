@@ -98,7 +98,7 @@ def test_patch_asks_only_where_two_readings_differ(config, options, wanted, tmp_
     for key in written.keys() & {"model_max_length", "max_sequence_length"}:
         assert written[key] == written[MAXIMUM]
     assert inspect(tmp_path / "P").lengths.served.tokens == wanted
-    assert f"-len {wanted}" in ran("export", tmp_path / "P", "--for", "vllm", "--command-only").out
+    assert f"-len {wanted}" in ran("export", tmp_path / "P", "--for", "vllm").out
 
 
 @pytest.mark.parametrize("schedule", ["ntk", "yarn", "linear"])
@@ -156,7 +156,7 @@ def test_as_is_with_a_target_length_widens_the_window_and_keeps_the_table(name, 
     assert inspect(tmp_path / "P").lengths.trained.tokens == inspect(folder).lengths.trained.tokens
     assert "live: yes" in ran("verify", tmp_path / "P").out
     for words in [] if name == "a draft head" else (["P"], ["M", "--schedule", "as-is", "--target-length", length]):
-        assert f"{length}" in ran("export", tmp_path / words[0], "--for", "vllm", "--command-only", *words[1:]).out
+        assert f"{length}" in ran("export", tmp_path / words[0], "--for", "vllm", *words[1:]).out
     assert json.loads((tmp_path / "P/ropescale.json").read_text())["length"] == length
 
 

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 from configurations import DEEPSEEK, LLAMA, LLAMA31, write_checkpoint
+from planning import export
 from rotary_modules import assert_same_tables, stock_tables
 
 import ropescale
 from ropescale.configs.configuration import Configuration
 from ropescale.engines import ENGINES
-from ropescale.exporting import export, exports
+from ropescale.exporting import exports
 
 EAGLE3 = LLAMA31 | {"architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": 256}
 EAGLE3["max_position_embeddings"] = 2048

@@ -15,12 +15,11 @@ from typing import Any
 import pytest
 from configurations import LLAMA, write_checkpoint
 from engine_sources import rotary_package
-from planning import make_plan
+from planning import export, make_plan
 
 import ropescale
 from ropescale.configs.configuration import Configuration
 from ropescale.engines import sglang, vllm
-from ropescale.exporting import export
 from ropescale.schedules import Frequencies
 
 pytestmark = pytest.mark.engines

@@ -19,7 +19,7 @@ import torch
 from configurations import DEEPSEEK, LLAMA, LLAMA31, in_v5, plain, write_checkpoint, yarn
 from environments import environment
 from gguf_models import write_keys
-from planning import make_plan
+from planning import export, make_plan
 from rotary_modules import assert_same_tables, quiet, rotary_classes, stock_config, stock_tables, tables_of
 
 import ropescale
@@ -31,7 +31,7 @@ from ropescale.engines.base import Layers, as_it_lies, layers_in, layers_of
 from ropescale.engines.exported import exported as claimed
 from ropescale.errors import ConfigError, RopescaleError
 from ropescale.evals.reference import CHECKPOINT
-from ropescale.exporting import Export, export
+from ropescale.exporting import Export
 
 GEMMA3 = {"model_type": "gemma3_text", "max_position_embeddings": 8192, "head_dim": 64}
 CONFIGS: dict[str, dict[str, Any]] = {
@@ -430,9 +430,9 @@ def test_the_page_has_a_table_of_what_differs_or_says_that_nothing_does(tmp_path
     assert done["rows"] == []
     out, _ = ran(*words)
     assert out.startswith("vLLM 0.33.0: all fields honoured; served in 0.32.0.\n\n```sh") and "\n|" not in out
-    alone = ran(*words, "--command-only").out
-    assert alone.startswith("vllm serve ") and alone.rstrip("\n") in out
-    assert '"factor": 8.0' in alone  # the float that vLLM needs
+    [command] = done["commands"]
+    assert command["text"].startswith("vllm serve ") and command["text"] in out
+    assert '"factor": 8.0' in command["text"]  # the float that vLLM needs
 
     gemma = write_checkpoint(tmp_path / "gemma", CONFIGS["gemma3_text"])
     err = ran("export", gemma, "--for", "vllm", "--schedule", "yarn:factor=4").err
@@ -448,7 +448,6 @@ def test_what_cannot_be_served_exits_with_1_and_prints_the_table(tmp_path, ran):
     assert "```" not in out and "\n\n| field" in out and ": differs in frequencies; " in out.splitlines()[0]
     assert err.startswith("error: llama.cpp cannot compute this schedule (dynamic for llama): has")
     assert err.count("\n") == 1
-    assert ran(*words, "--command-only", code=1).out == ""
     assert json.loads(ran(*words, "--json", code=1).out)["served"] is False
 
 
@@ -473,8 +472,6 @@ def test_without_an_engine_there_is_a_line_for_each_and_the_exit_code_says_wheth
     for engine, same in {"llama.cpp": False, "vllm": True}.items():
         assert json.loads(ran(*words, truncated, "--for", engine, "--json", code=int(not same)).out)["same"] is same
     assert ran(*words, "dynamic-yarn", code=2).out == ""
-    one = "prints the commands of one engine; name one, and leave JSON out (--for, --json)"
-    assert one in ran(*both, "--command-only", code=2).err
 
 
 TRANSFORMERS = ("transformers5", "transformers4")

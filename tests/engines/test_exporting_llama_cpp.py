@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from configurations import DEEPSEEK, write_checkpoint
 from gguf_models import write_keys
-from planning import make_plan
+from planning import export, make_plan
 
 from ropescale.checkpoints.contents import card
 from ropescale.cli.main import main
-from ropescale.exporting import Export, export
+from ropescale.exporting import Export
 
 LLAMA_SIZES = {"hidden_size": 64, "num_attention_heads": 4, "max_position_embeddings": 512, "rope_theta": 10000.0}
 MSCALE = "yarn:factor=8,mscale=1,mscale_all_dim=1"

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 from configurations import LLAMA, write_checkpoint
-from planning import make_plan
+from planning import export, make_plan
 from transformers import AutoConfig
 
 import ropescale
 from ropescale.engines import mlx_lm
 from ropescale.engines.base import layers_of
 from ropescale.engines.exported import engine_warnings
-from ropescale.exporting import Export, export
+from ropescale.exporting import Export
 
 FACTORS = {"name": "table", "factors": [1.0 + i / 8 for i in range(32)], "attention_factor": 1.2}
 DEEPSEEK = LLAMA | {"model_type": "deepseek_v3", "qk_rope_head_dim": 32, "head_dim": 32}

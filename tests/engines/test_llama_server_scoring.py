@@ -17,6 +17,7 @@ import torch
 from engine_models import SEARCHED
 from engine_servers import running
 from gguf_models import write_gguf
+from planning import export
 from test_vllm_scoring import checkpoint, documents, python as vllm, serving as serving_vllm
 from transformers import AutoModelForCausalLM
 
@@ -26,7 +27,6 @@ from ropescale.errors import RopescaleError
 from ropescale.evals import Server, perplexity, retrieval
 from ropescale.evals.backends.server_verifying import LIVE, NEITHER, NOT_LIVE, verify_served
 from ropescale.evals.reference import CHECKPOINT
-from ropescale.exporting import export
 
 __all__ = ["vllm"]
 

@@ -16,9 +16,10 @@ import generate_mlx_models
 import pytest
 from engine_models import FAMILIES, PROMPTS, ROUTES, Apart, expected, kind, original, patched, schedule, wrong
 from environments import environment
+from planning import export
 
 from ropescale.engines import mlx_lm
-from ropescale.exporting import Export, export
+from ropescale.exporting import Export
 
 # Nats; the table of docs/engines.md has what was measured.
 TOLERANCE = 5e-4

@@ -19,9 +19,10 @@ import engine_models
 import pytest
 from engine_models import FAMILIES, PROMPTS, ROUTES, Apart, expected, kind, original, patched, schedule, wrong
 from environments import environment
+from planning import export
 
 from ropescale.engines import vllm
-from ropescale.exporting import Export, export
+from ropescale.exporting import Export
 
 # Nats; the table of docs/engines.md has what was measured.
 TOLERANCE = 1e-3

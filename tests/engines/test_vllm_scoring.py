@@ -15,6 +15,7 @@ import pytest
 import torch
 from engine_models import SEARCHED, original
 from engine_servers import running
+from planning import export
 from test_vllm import python, variables
 from transformers import AutoModelForCausalLM
 
@@ -23,7 +24,6 @@ from ropescale.checkpoints.loading import load_model, load_tokenizer
 from ropescale.evals import Server, perplexity, retrieval
 from ropescale.evals.backends.server_verifying import LIVE, NEITHER, NOT_LIVE, verify_served
 from ropescale.evals.reference import CHECKPOINT, held_out_documents
-from ropescale.exporting import export
 
 __all__ = ["python"]
 

@@ -26,7 +26,6 @@ from ropescale.cli import main as shell
 from ropescale.cli.options import Place
 from ropescale.errors import RopescaleError, RunError, StorageError
 from ropescale.evals import perplexity
-from ropescale.schedules import Table
 
 # The parameters that name something to read.
 READ = set("model like source prompts chat_template key_spans config tokenizer imports runs".split())
@@ -47,7 +46,7 @@ FOLDERS: dict[str, list[str]] = {
     "recommend": ["recommend", "model", *DATA, "--target-length", "96", "--max-docs", "2", "-o", "OUT"],
     "demo": ["demo", "-o", "OUT"],
 }
-PYTHON = {"ropescale.save": ["save", "OUT"], "Table.save": ["table", "OUT.json"], "Result.save": ["result", "OUT"]}
+PYTHON = {"ropescale.save": ["save", "OUT"], "Result.save": ["result", "OUT"]}
 WRITERS = FILES | FOLDERS | PYTHON
 # Commands that change a folder that is there, or fill it step by step.
 CHANGES = {
@@ -80,8 +79,6 @@ def run(words: list[str]) -> int:
             train(words[1])
         elif words[0] == "result":
             perplexity("model", Path("texts"), "32", ["yarn:factor=2"], windows=1).save(words[1])
-        elif words[0] == "table":
-            Table(factors=tuple(float(n) for n in range(1, 200))).save(words[1])
         else:
             return shell.main(words)
     except RopescaleError as error:

@@ -20,7 +20,6 @@ from ropescale.errors import CheckpointError, ConfigError, RopescaleError, Sched
 from ropescale.gguf.files import open_gguf
 from ropescale.gguf.model import config_of, read_model
 from ropescale.gguf.patching import patch_gguf
-from ropescale.gguf.routes import yarn_of_llama_cpp
 from ropescale.schedules import create
 
 S = "rope.scaling."
@@ -173,20 +172,6 @@ def test_it_says_what_becomes_of_layers_with_a_window_and_of_what_nobody_looked_
     done = patch_gguf(source, None, "yarn:factor=8", dry_run=True)
     assert any(words in note for note in (*done.notes, *done.warnings))
     assert any("sliding_window is 64" in warning for warning in done.warnings) == arch.startswith("gemma")
-
-
-@pytest.mark.parametrize("theta", [10000.0, 500000.0, 1e6])
-@pytest.mark.parametrize("length", [4, 512, 4096, 131072])
-def test_llama_cpps_yarn_is_that_of_transformers_but_where_its_ramp_reaches_no_pair(theta, length):
-    """Reference item 4: for a trained length below one turn's, transformers leaves every pair and ggml none but one."""
-    expected = stock_table("yarn", 128, length, theta)
-    found = yarn_of_llama_cpp(Rope(128, theta, length), 8.0)
-    if length == 4:
-        plain = [theta ** (-2 * i / 128) for i in range(64)]
-        assert expected == pytest.approx(plain, rel=1e-6)
-        assert found == pytest.approx([1.0, *(b / 8 for b in plain[1:])])
-    else:
-        assert found == pytest.approx(expected, rel=2e-6)
 
 
 # ---------------------------------------------------------------------------------------------------------

@@ -19,10 +19,10 @@ import torch
 from engine_models import LENGTH, TRAINED, original, patched
 from engine_servers import running
 from gguf_models import write_gguf
+from planning import export
 from transformers import AutoModelForCausalLM
 
 import ropescale
-from ropescale.exporting import export
 
 pytestmark = pytest.mark.engines
 

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from typing import Any, Unpack
 
 from ropescale.configs.configuration import read_rope
+from ropescale.engines.exported import Export
+from ropescale.exporting import exports
 from ropescale.planning import plan
 from ropescale.request import Request, RequestOptions
 from ropescale.schedules import AsIs, Frequencies, compute
@@ -15,6 +17,12 @@ from ropescale.schedules import AsIs, Frequencies, compute
 def make_plan(config: Mapping[str, Any], schedule: object, **options: Unpack[RequestOptions]) -> plan.Plan:
     """Returns the plan of a schedule for a configuration."""
     return plan.make_plan(config, Request.of(schedule, **options))
+
+
+def export(model: object, engine: str, schedule: object = None, **options: Unpack[RequestOptions]) -> Export:
+    """Returns what one engine is given and computes."""
+    [done] = exports(str(model), [engine], schedule, **options)
+    return done
 
 
 def read_back(

@@ -16,7 +16,7 @@ from ropescale.configs.configuration import Configuration
 from ropescale.configs.finding import sections_in
 from ropescale.engines import ENGINES
 from ropescale.errors import RopescaleError
-from ropescale.exporting import export
+from ropescale.exporting import exports
 from ropescale.output.formatting import grid
 
 HEADER = ["file", "section", "layers", "trained", "served", "pairs", "theta", "scaling", *ENGINES]
@@ -45,9 +45,9 @@ def rows(path: Path) -> Iterator[list[str]]:
 
 
 def _claim(folder: str, engine: str) -> str:
-    """Returns what ``export`` claims of an engine."""
+    """Returns what ``exports`` claims of an engine."""
     try:
-        done = export(folder, engine)
+        [done] = exports(folder, [engine])
     except RopescaleError as error:
         return f"refused: {error}"[:60]
     differing = ", ".join(dict.fromkeys(row.field for row in done.rows))
