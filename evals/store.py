@@ -104,7 +104,6 @@ class Store:
         self._path = folder / f"{rank}.records" if folder is not None else None
         self._file: BinaryIO | None = None
         self._passes: dict[str, FinishedBatches] = {}
-        self.has_limits = False
         self.write: Callable[[], object] | None = None  # what is finished, as results
         self._written = time.monotonic()
 
@@ -138,7 +137,6 @@ class Store:
     def put_limit(self, key: str, positions: int, fitting: int) -> None:
         """Stores how many of a window's positions fit into memory."""
         self.put(key, positions, b"%d" % fitting)
-        self.has_limits = True
 
     @property
     def finished(self) -> int:

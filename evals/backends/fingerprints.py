@@ -9,17 +9,16 @@ import json
 import math
 import os
 import re
-import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from ...files import sha256, sha256_of
+from ...files import atomic_write, sha256, sha256_of
 from ..data.documents import Document
 from ..facts import LayerTable, ModelFacts
 from ..scoring.memory import device_of, embedding_shape
@@ -89,25 +88,15 @@ def _content_sha256(file: Path) -> str:
         return real.name
     state = real.stat()
     key = f"{real} {state.st_size} {state.st_mtime_ns} {state.st_ctime_ns} {state.st_ino}"
-    with suppress(sqlite3.Error, OSError), _remembered() as digests:
-        row = digests.execute("SELECT sha256 FROM digests WHERE file = ?", (key,)).fetchone()
-        if row:
-            return str(row[0])
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ropescale"
+    known = cache / f"{sha256(key.encode())}.sha256"
+    with suppress(OSError):
+        return known.read_text()
     digest = sha256_of(real)
-    with suppress(sqlite3.Error, OSError), _remembered() as digests:  # a cache that cannot be written only costs time
-        digests.execute("INSERT OR REPLACE INTO digests VALUES (?, ?)", (key, digest))
-        digests.commit()
+    with suppress(OSError):  # a cache that cannot be written only costs time
+        cache.mkdir(parents=True, exist_ok=True)
+        atomic_write(known, digest)
     return digest
-
-
-@contextmanager
-def _remembered() -> Iterator[sqlite3.Connection]:
-    """Opens the cached digests of weight files in the user's cache folder (XDG_CACHE_HOME)."""
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ropescale"
-    folder.mkdir(parents=True, exist_ok=True)
-    with closing(sqlite3.connect(folder / "weights.sqlite")) as connection:
-        connection.execute("CREATE TABLE IF NOT EXISTS digests (file TEXT PRIMARY KEY, sha256 TEXT)")
-        yield connection
 
 
 def parameters_fingerprint(model: nn.Module) -> str:
@@ -135,19 +124,16 @@ def parameters_fingerprint(model: nn.Module) -> str:
 
 
 def adapters(model: nn.Module) -> dict[str, dict[str, object]]:
-    """Returns the adapter state of each PEFT layer: the active and the merged adapters, and plain values."""
-    layers: dict[str, Any] = {name: each for name, each in model.named_modules() if hasattr(each, "_disable_adapters")}
-    plain = (bool, int, float, str, type(None))
+    """Returns the adapter state of each PEFT layer: the active and the merged adapters, and their scaling."""
     found = dict[str, dict[str, object]]()
-    for name, layer in layers.items():
-        found[name] = {
-            "active": [] if layer._disable_adapters else list(layer.active_adapters),
-            "merged": list(getattr(layer, "merged_adapters", [])),
-        }
-        for key, value in sorted(vars(layer).items()):
-            by_adapter = not key.startswith("_") and isinstance(value, dict) and value
-            if by_adapter and all(isinstance(each, plain) for each in value.values()):
-                found[name][key] = value
+    layer: Any
+    for name, layer in model.named_modules():
+        if hasattr(layer, "_disable_adapters"):
+            found[name] = {
+                "active": [] if layer._disable_adapters else list(layer.active_adapters),
+                "merged": list(getattr(layer, "merged_adapters", [])),
+                "scaling": getattr(layer, "scaling", None),
+            }
     return found
 
 

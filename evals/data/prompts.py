@@ -8,7 +8,6 @@ RULER (Hsieh et al. 2024, arXiv:2404.06654) writes one file of JSON lines per ta
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -144,25 +143,26 @@ def task_of(source: str) -> str:
     return path.parent.name or path.stem if path.stem in ("validation", "test", "train") else path.stem
 
 
+_LONGEST = 300
+"""The most characters of a question's end that are looked for in its example."""
+
+
 def _example(prompt: str) -> str:
     """Returns the answer of the example in a prompt, which precedes the question; "" if there is none.
 
-    The longest suffix of the prompt's last line that also occurs earlier, of at least two words, marks the example: the
-    rest of the line after that earlier occurrence is the answer. The words before the suffix may be values that differ
-    between the example and the question. If a suffix occurs earlier, so do shorter ones, which bisection uses.
+    The longest end of the prompt's last line that also occurs earlier, of at least two words, marks the example: the
+    rest of the line after that earlier occurrence is the answer. The words before it may be values that differ between
+    the example and the question.
     """
     text = prompt.rstrip()
-    turned = text[::-1]  # str.find is linear, and str.rfind is not
-    line = len(text) - text.rfind("\n") - 1
-    size = bisect_left(range(1, line + 1), True, key=lambda size: turned.find(turned[:size], size) < 0)
-    suffix = text[len(text) - size :]
-    if size < line and not turned[size].isspace():
-        suffix = re.sub(r"^\S+", "", suffix)  # the end of a word
-    suffix = suffix.lstrip()
-    if len(suffix.split(maxsplit=1)) < 2:
-        return ""
-    after = turned.find(suffix[::-1], len(suffix))
-    return text[len(text) - after :].lstrip(" ").partition("\n")[0].rstrip()
+    line = text[text.rfind("\n") + 1 :]
+    starts = [word.start() for word in re.finditer(r"\S+", line) if len(line) - word.start() <= _LONGEST]
+    for start in starts[:-1]:
+        end = line[start:]
+        _, found, after = text[: -len(end)].rpartition(end)
+        if found:
+            return after.partition("\n")[0].strip()
+    return ""
 
 
 # --- In the model's tokens

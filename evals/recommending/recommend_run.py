@@ -89,12 +89,7 @@ class RecommendRun:
         self._store = store
         self._group = group
         last = store.last
-        known = self.batch_tokens
-        # Batches of a different size would not match the stored ones.
-        if self.options.text.batch_tokens is None and last.get("whole") == self.whole.facts:
-            before = last.get("batch_tokens")
-            known = before if isinstance(before, int) else known
-        self.batch_tokens = group.from_leader(known)
+        self.batch_tokens = group.from_leader(self.batch_tokens)
         if last:
             self.notes.tell("finished parts in the folder are not measured again")
         self._most_fed = self._announce()

@@ -106,7 +106,7 @@ class PerplexityRun:
             store: the store of finished batches.
             group: the processes that share the work; :attr:`passes` is complete only in the first one.
         """
-        self.batch_tokens = group.from_leader(self._as_before(store.last))
+        self.batch_tokens = group.from_leader(self.batch_tokens)
         runner = Runner(self.facts, store, group, self.notes)
         with self.backend.ready():
             jobs, told = self._taken(runner)
@@ -264,12 +264,6 @@ class PerplexityRun:
             "schedules": [variant.label for variant in self.variants],
             **self.part.about,
         }
-
-    def _as_before(self, last: Facts) -> int:
-        """Returns the last run's batch size if its batches can be reused, else this run's."""
-        size = last.get("batch_tokens")
-        is_same = last.get("facts") == self.facts
-        return size if is_same and self.options.batch_tokens is None and isinstance(size, int) else self.batch_tokens
 
     def _plan(self, length: int) -> BatchPlan:
         if length not in self._plans:

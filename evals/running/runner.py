@@ -375,11 +375,6 @@ def carry_out(
 def _keep(measurement: Measurement[Writable], store: Store, folder: Path, force: bool) -> None:
     """Writes the result of the complete parts of an interrupted run, and tells the user about finished batches."""
     if not store.finished:
-        if store.has_limits:
-            measurement.notes.tell(
-                "the run stopped before any batch was finished; how memory splits its batches is kept in "
-                f"{folder}; run the same command to continue"
-            )
         return
     written = _write_parts(measurement, folder, force)
     tables = f", and the tables of the {written}" if written else ""

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 import torch
 
 from ...errors import RunError
+from ...models.rotary_modules import text_config
 from .attention import QUERIES
 from .batches import Batch
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedConfig, PreTrainedModel
+    from transformers import PreTrainedModel
 
 MOST_BATCH_TOKENS = {"cpu": 8192}
 """The largest default batch in positions, by device type. Larger batches are no faster, because a CPU's caches are full
@@ -97,7 +98,7 @@ class MemoryEstimate:
     def pairs(self, length: int) -> float:
         """Returns the bytes per position of what a layer stores for each pair of positions: a mask, as a boolean and a
         number; and in eager attention each head's score in the model's dtype, twice, and the softmax in fp32."""
-        is_eager = getattr(_text_config(self.model), "_attn_implementation", None) == "eager"
+        is_eager = getattr(text_config(self.model), "_attn_implementation", None) == "eager"
         scores = is_eager * heads_of(self.model)[0] * (2 * self._size + 4) / self._shares
         is_masked = is_eager or (not self.unmasked and needs_mask(self.model, length))
         return length * (scores + is_masked * (1 + self._size))
@@ -262,13 +263,9 @@ def width(model: PreTrainedModel) -> int:
 def stated(model: PreTrainedModel, name: str, usual: int) -> int:
     """Returns a number from the text model's configuration, the largest where layers differ; ``usual`` if it is missing
     or 0."""
-    config = _text_config(model)
+    config = text_config(model)
     try:
         found = getattr(config, name, 0)
     except RuntimeError:  # transformers refuses a number that differs between layers
         found = [getattr(each, name, 0) or 0 for each in config.per_layer_config]
     return int((max(found) if isinstance(found, (list, tuple)) else found) or usual)
-
-
-def _text_config(model: PreTrainedModel) -> PreTrainedConfig:
-    return model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config

@@ -11,9 +11,9 @@ its logits (Gemma's softcap, Cohere's and Granite's scale).
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, nullcontext
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -23,7 +23,6 @@ from ...errors import RunError
 from ...models.rotary_modules import evaluating, unwrapped
 from . import attention, tiles
 from .memory import MemoryEstimate, device_of, embedding_shape, needs_mask, stated
-from .tiles import answering
 
 if TYPE_CHECKING:
     from torch import nn
@@ -269,7 +268,8 @@ class Scorer:
         """Runs the trunk; without gradients, its MLPs in tiles and without large masks."""
         with ExitStack() as stack:
             if not torch.is_grad_enabled():
-                stack.enter_context(tiles.running(self.tiled if ids.numel() > 2 * tiles.ROWS else []))
+                for part in self.tiled if ids.numel() > 2 * tiles.ROWS else ():
+                    stack.enter_context(answering(part, partial(tiles.in_tiles, part.forward)))
                 stack.enter_context(self.unmasking(ids.shape[1], bool(cache)))
             return self.trunk(input_ids=ids, return_dict=True, **({"use_cache": False} | cache))
 
@@ -293,6 +293,21 @@ class Scorer:
         block = type(state)(**{**state, "last_hidden_state": state.last_hidden_state[:, rows]})
         with answering(self.trunk, lambda *args, **kwargs: block):
             return self.model(input_ids=ids.reshape(1, -1)[:, rows], use_cache=False).logits[0].float()
+
+
+@contextmanager
+def answering(module: nn.Module, forward: Callable[..., object]) -> Iterator[None]:
+    """Replaces ``module.forward`` inside the block, and then restores it, even if it was set on the instance (as
+    accelerate does)."""
+    own = module.__dict__.get("forward")
+    module.forward = forward
+    try:
+        yield
+    finally:
+        if own is None:
+            module.__dict__.pop("forward", None)
+        else:
+            module.forward = own
 
 
 def divergence(one: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from functools import partial
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -60,7 +58,7 @@ def _agrees(part: nn.Module, rows: torch.Tensor, same: Same) -> bool:
     rows = rows.to(next(part.parameters()).device)
     try:
         whole = part(rows)
-        return isinstance(whole, torch.Tensor) and same(whole, _in_tiles(part, rows))
+        return isinstance(whole, torch.Tensor) and same(whole, in_tiles(part, rows))
     except (AttributeError, TypeError, ValueError, RuntimeError):  # it needs more than rows
         return False
 
@@ -70,16 +68,7 @@ def _is_offloaded(module: nn.Module) -> bool:
     return any(getattr(each, "offload", False) for each in getattr(hook, "hooks", [hook]))
 
 
-@contextmanager
-def running(parts: Sequence[nn.Module]) -> Iterator[None]:
-    """Runs these parts in tiles inside the block."""
-    with ExitStack() as stack:
-        for part in parts:
-            stack.enter_context(answering(part, partial(_in_tiles, part.forward)))
-        yield
-
-
-def _in_tiles(
+def in_tiles(
     forward: Callable[..., torch.Tensor], states: torch.Tensor, *more: object, **named: object
 ) -> torch.Tensor:
     """Calls a function with :data:`ROWS` positions at a time, and with more at last; at once if it takes more than
@@ -101,18 +90,3 @@ def _in_tiles(
         whole[at : at + tile.shape[1]] = part[0]
         at += tile.shape[1]
     return whole.view(*states.shape[:-1], -1)
-
-
-@contextmanager
-def answering(module: nn.Module, forward: Callable[..., object]) -> Iterator[None]:
-    """Replaces ``module.forward`` inside the block, and then restores it, even if it was set on the instance (as
-    accelerate does)."""
-    own = module.__dict__.get("forward")
-    module.forward = forward
-    try:
-        yield
-    finally:
-        if own is None:
-            module.__dict__.pop("forward", None)
-        else:
-            module.forward = own

@@ -32,8 +32,8 @@ from ...models.rotary_modules import layer_keys, prefix, rotary_modules
 from ...planning.plan import Plan
 from ..parallel.processes import Group
 from ..scoring.memory import MemoryEstimate, embedding_shape, heads_of, needs_mask, stated, width
-from ..scoring.scorer import Scorer, not_finite
-from ..scoring.tiles import answering, blocks
+from ..scoring.scorer import Scorer, answering, not_finite
+from ..scoring.tiles import blocks
 from .search_space import DiffTables, Point, Space
 from .windows import WeightedWindow
 

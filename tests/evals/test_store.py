@@ -381,14 +381,6 @@ def test_the_flags_that_round_matrix_products_are_facts_of_a_run(monkeypatch, ki
     assert len(seen) == 1 + len(names) and fingerprints.precision(kind) in seen
 
 
-def test_an_estimate_of_batch_tokens_is_kept_for_the_run_that_goes_on(tmp_path, monkeypatch, scored):
-    first = measured(tmp_path, schedules=[], batch_tokens=None)
-    scored.clear()
-    monkeypatch.setattr("ropescale.evals.scoring.memory.total_memory", lambda device: 2**20)  # a smaller machine
-    second = measured(tmp_path, schedules=[], batch_tokens=None)
-    assert scored == [] and second.protocol["batch_tokens"] == first.protocol["batch_tokens"] == 8192
-
-
 def test_batches_that_were_split_where_memory_ran_out_stay_split_in_the_run_that_goes_on(tmp_path, monkeypatch, lines):
     fitting, score = 70, Scorer.score
 
@@ -460,17 +452,12 @@ def test_runs_killed_at_thirty_random_moments_end_byte_for_byte_the_same(words, 
     assert kill_and_resume(words, tmp_path, 30, seed=2) >= 25
 
 
-@pytest.mark.parametrize("where", ["while the model is read", "in the first batch", "in a batch that is split"])
+@pytest.mark.parametrize("where", ["while the model is read", "in the first batch"])
 def test_ctrl_c_before_the_first_batch_says_how_to_begin_again(words, tmp_path, ran, monkeypatch, where):
     kept = [*words, "-o", tmp_path / "out"]
     with monkeypatch.context() as patched:
         if where == "in the first batch":
             stopping(patched, 0)
-        elif where == "in a batch that is split":
-            errors = iter([torch.OutOfMemoryError("CUDA out of memory."), KeyboardInterrupt()])
-            patched.setattr(Scorer, "score", lambda *given: raising(next(errors))())
-            assert "the run stopped before any batch was finished; how memory splits its" in ran(*kept, code=130)[1]
-            return
         else:
             patched.setattr("ropescale.evals.api._corpus", raising(KeyboardInterrupt()))
         said = ran(*kept, code=130)[1].splitlines()

@@ -15,8 +15,7 @@ def measure(seconds: float) -> list[sides.Row]:
     from torch.nn.functional import cross_entropy
     from transformers.modeling_outputs import BaseModelOutputWithPast
 
-    from ropescale.evals.scoring.scorer import Scorer
-    from ropescale.evals.scoring.tiles import answering
+    from ropescale.evals.scoring.scorer import Scorer, answering
 
     rows = []
     for vocabulary, width, positions in CASES:
