@@ -293,11 +293,11 @@ def _link(real: Path, destination: Path, how: str) -> str:
 def refuse_missing_shards(source: Path) -> None:
     """Raises an error for an incomplete download, because no engine could load the result.
 
-    An index that transformers does not read, because it finds other weights first, may name missing files.
+    An index that transformers does not read, because it finds other weights, may name missing files.
     """
     read = _read_first(source)
     for index, shards in shards_of(source):
-        if index.name in _READ_FIRST and read not in (index.name, *shards):
+        if read not in (None, index.name, *shards):
             continue
         missing = sorted(name for name in shards if not os.path.exists(source / name))
         if missing:

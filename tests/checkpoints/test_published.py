@@ -65,6 +65,7 @@ LOADED = [
     ([WHOLE, SHARD_BIN], BIN, [SHARD_BIN], None),
     ([WHOLE, BIN, "consolidated.safetensors"], None, [], None),
     ([BIN], BIN, [SHARD_BIN], None),
+    ([WHOLE], "tf_model.h5", ["lost.h5"], None),
     ([BIN], None, [], None),
     ([SHARD], None, [], f"transformers loads nothing, vLLM 1 ({SHARD})"),
     ([SHARD_BIN], BIN, [SHARD_BIN], None),
