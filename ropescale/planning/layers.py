@@ -195,7 +195,8 @@ def base_geometry(configuration: Configuration, chosen: Iterable[str], request: 
         ConfigError: a layer type is already scaled, and the request sets neither ``replace_scaling`` nor ``on_top``, or
             its choice is impossible for this scaling.
     """
-    found = {key: _base_of(configuration.ropes[key], request) for key in chosen}
+    is_clear = configuration.lengths.other_trained is None
+    found = {key: _base_of(configuration.ropes[key], request, is_clear) for key in chosen}
     if not request.on_top:
         return found
     # Layers without scaling start from the model's current length as well; another theta may have extended it.
@@ -213,9 +214,12 @@ def describe_scaling(rope: Rope) -> str:
     return f"{cut(rope.kind, 60)}{times} of {rope.original_length}"
 
 
-def _base_of(rope: Rope, request: Request) -> Rope:
-    """Returns the geometry without its scaling, or with the table of its scaling for further scaling on top."""
-    recorded = bool(rope.scaling.get("original_max_position_embeddings")) or rope.original_length != rope.max_length
+def _base_of(rope: Rope, request: Request, is_clear: bool) -> Rope:
+    """Returns the geometry without its scaling, or with the table of its scaling for further scaling on top.
+
+    Args:
+        is_clear: whether the trained length has one reading.
+    """
     if not rope.is_scaled:
         return rope
     if request.replace_scaling:
@@ -223,8 +227,8 @@ def _base_of(rope: Rope, request: Request) -> Rope:
         kind = "proportional" if rope.rotated_pairs is not None else "default"
         return replace(rope, scaling={"rope_type": kind, "rope_theta": rope.theta, **partial})
     if not request.on_top:
-        original = f"its original {rope.original_length:,} tokens" if recorded else "the original_length you give"
-        given = {} if recorded else {"original_length": rope.original_length}
+        original = f"its original {rope.original_length:,} tokens" if is_clear else "the original_length you give"
+        given = {} if is_clear else {"original_length": rope.original_length}
         instead = f"replace the scaling (the new one computes from {original})"
         raise ConfigError(
             f"this model is already scaled ({describe_scaling(rope)})",

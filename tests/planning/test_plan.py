@@ -555,8 +555,9 @@ def test_scaling_without_a_recorded_length_says_what_to_give():
     with pytest.raises(ConfigError, match="give the original length"):
         make_plan(unrecorded, "yarn:factor=4", replace_scaling=True)
     recorded = {**LLAMA, "rope_scaling": {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 1024}}
-    with pytest.raises(ConfigError, match=r"replace the scaling.* its original 1,024 tokens"):
-        make_plan(recorded, "yarn:factor=4")
+    for config in (recorded, unrecorded | {"model_max_length": 8192}):  # the last confirms factor 2 x 4,096
+        with pytest.raises(ConfigError, match=r"replace the scaling.* its original (1,024|4,096) tokens"):
+            make_plan(config, "yarn:factor=4")
     plan = make_plan(unrecorded, "yarn:factor=4", replace_scaling=True, original_length=512)
     assert (plan.length, plan.ropes["all"].original_length) == (2048, 512)
 
