@@ -109,7 +109,7 @@ def _gain_and_cost(stored: Stored, ppl: dict[str, float], few: str) -> str:
     for length in dict.fromkeys([stored.lengths[-1], short_length(stored.lengths, stored.trained_length)]):
         change = change_of(stored, schedule, baseline, length)
         if change:
-            parts.append(effect(change, "gains", "costs", f"at {length:,} tokens", few, first=not parts))
+            parts.append(effect(change, "gains", "costs", f"at {length:,} tokens", first=not parts))
     return _compared(stored, few, stored.markdown_name(baseline), schedule, parts)
 
 
@@ -126,7 +126,7 @@ def _past_truncation(stored: Stored, ppl: dict[str, float], few: str) -> str:
         return "Truncation was not measured" if beyond and not stored.truncation else ""
     trained = f"{stored.truncation.length:,}"
     first = _changed(stored, ppl) is None
-    parts = [effect(past, "wins", "loses", f"at positions past {trained}", few, first=first)]
+    parts = [effect(past, "wins", "loses", f"at positions past {trained}", first=first)]
     if far and far.sign is not None:
         where = f"on far repeats (of text {distance_of(stored):,}+ tokens back)"
         use = ": use it if those matter" if far.sign == -1 != past.sign else ""

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ...output.formatting import cut
 from ..data.windows import position_bins
 from . import drawing
 from .base import Metric, Picture, mean_of, reaching
@@ -48,7 +47,7 @@ def draw(stored: Stored) -> Figure:
 
     def label_of(row: PositionRow) -> str:
         name = stored.named(row.schedule)  # the name is shortened, so that the length remains visible
-        return name if row.as_at is None else f"{cut(name, 22)}, table for {drawing.tokens(row.as_at)}"
+        return name if row.as_at is None else f"{drawing.short(name, 22)}, table for {drawing.tokens(row.as_at)}"
 
     curves = {label_of(bins[0]): points_of(bins) for bins in shown.values()}
     title = f"Loss by position, in windows of {drawing.tokens(stored.lengths[-1])}" if stored.sliding else CAPTION

@@ -91,7 +91,7 @@ LENGTH = "context length (tokens)"
 
 def add_curves(axes: Axes, model: str, curves: Curves, y: str) -> None:
     """Adds lines against length to axes that may have those of other results; each label begins with the model."""
-    _bars(axes, {plain(cut(f"{model}, {label}", 60)): points for label, points in curves.items()}, 0)
+    _bars(axes, {short(f"{model}, {label}", 60): points for label, points in curves.items()}, 0)
     drawn = [np.asarray(cast("ErrorbarContainer", each).lines[0].get_xdata()) for each in axes.containers]
     length_axis(axes, {int(at) for each in drawn for at in each}, LENGTH)
     axes.set_ylabel(y)
@@ -164,6 +164,11 @@ def _spread(ticks: list[int]) -> list[int]:
         if not kept or (kept[-1] / tick) ** 15 >= kept[0] / ticks[0]:
             kept.append(tick)
     return kept[::-1]
+
+
+def short(label: str, most: int = 36) -> str:
+    """Shortens a label to at most ``most`` characters, so that it fits next to a plot."""
+    return plain(cut(label, most))
 
 
 def tokens(length: int) -> str:

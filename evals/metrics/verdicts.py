@@ -193,16 +193,14 @@ def effect(
     better: str,
     worse: str,
     where: str,
-    few: str = "",
     unit: str = "nats",
     first: bool = False,
 ) -> str:
-    """Describes a difference: decided, not larger than a bound, undecided, or its mean alone with too few documents.
+    """Describes a difference: decided, not larger than a bound, undecided, or its mean alone without an interval.
 
     Args:
         better, worse: the verbs for a lower and for a higher loss.
         where: the length or the tokens, such as "at 2,048 tokens".
-        few: the reason why there are too few documents for a verdict; "" if there are enough.
         first: whether it is the first of a text, which says what the numbers are.
     """
     direction = better if change.mean < 0 else worse
@@ -210,17 +208,15 @@ def effect(
     if change.documents > 1:
         of_what = " in the average document" if first else ""
         counted = f", in {change.agreeing:,} of {change.documents:,}{' documents' if first else ''}"
-    if few or change.low is None or change.high is None:
-        if not change.mean:
-            return f"changes nothing {where}"
-        [mean] = _written(abs(change.mean))
-        factor = _factor(change.mean, mean) if first else ""
-        return f"{direction} {mean} {unit}{factor}{of_what}{counted}, {where}"
+    size = -change if change.mean < 0 else change
+    mean, *ends = _written(size.mean, size.low, size.high)
+    interval = f" ({' to '.join(ends)})" if ends else ""
+    factor = _factor(change.mean, mean) if first else ""
+    found = f"{direction} {mean}{interval} {unit}{factor}{of_what}{counted}, {where}"
+    if change.low is None or change.high is None:
+        return found if change.mean else f"changes nothing {where}"
     if change.sign:
-        size = -change if change.mean < 0 else change
-        mean, low, high = _written(size.mean, size.low, size.high)
-        factor = _factor(change.mean, mean) if first else ""
-        return f"{direction} {mean} ({low} to {high}) {unit}{factor}{of_what}{counted}, {where}"
+        return found
     most = max(abs(change.low), abs(change.high))
     narrow = next((bound for bound in NARROW if most <= bound and change.mean * change.per_token >= 0), None)
     if narrow:
@@ -324,7 +320,7 @@ def of_two_models(after: Stored, before: Stored, names: tuple[str, str]) -> Page
         own = {row.length: row for row in group}
         labels = [after.markdown_name(one), before.markdown_name(other)]
         effects = [
-            effect(own[n].change, "gains", "costs", f"at {n:,} tokens", few, first=not sentences and n == max(own))
+            effect(own[n].change, "gains", "costs", f"at {n:,} tokens", first=not sentences and n == max(own))
             for n in dict.fromkeys([max(own), min(own)])
         ]
         ours, theirs = (f"{name} ({label})" for name, label in zip(names, labels))
@@ -422,7 +418,7 @@ def _shown_instead(change: Average, wanted: Requirement) -> str:
     few = too_few(change.documents)
     if not change.documents:
         return few
-    said = f"it {effect(change, 'gains', 'costs', f'at {wanted.length:,} tokens', few, first=True)}"
+    said = f"it {effect(change, 'gains', 'costs', f'at {wanted.length:,} tokens', first=True)}"
     if change.high is not None and change.high <= wanted.most:
         said += f"; over all tokens the loss changes by {change.per_token:+.3g}"
     return f"{said}; {few}" if few else said

@@ -440,7 +440,7 @@ class Retrieval(Saved):
         changes = {row.schedule: self.change(row.schedule, longest, row.comparisons) for row in rows}
         label = min(changes, key=lambda label: (changes[label].sign != -1, changes[label].mean))
         where = f"at {longest:,} tokens"
-        made = f"{self.markdown_name(label)} {effect(changes[label], 'gains', 'costs', where, few, 'nats per answer')}"
+        made = f"{self.markdown_name(label)} {effect(changes[label], 'gains', 'costs', where, 'nats per answer')}"
         return [*said, f"Against {self.markdown_name(self.baseline)}, {made}{f'; {few}' if few else ''}."]
 
     def _answered(self) -> list[str]:
