@@ -68,7 +68,6 @@ def describe(done: PatchedGguf, source: str, out: str | None) -> dict[str, Any]:
         "attention_scale": goal.table.attention_scale,
         "keys": {name: [value and value.value for value in pair] for name, pair in done.keys.items()},
         "tensors": {name: [x and list(x) for x in pair] for name, pair in done.tables.items()},
-        "tensor_bytes": done.file.tensor_bytes,
         "notes": done.notes,
         "warnings": done.warnings,
     }
@@ -78,7 +77,6 @@ def _page(described: dict[str, Any]) -> Page:
     from ..gguf.patching import VERSION
 
     original, length = described["original_length"], described["length"]
-    copied = f"{described['tensor_bytes'] / 2**20:,.1f} MiB"
     rows = [
         ["file", f"{described['file']} ({described['architecture']})"],
         ["written to" if described["written"] else "would be written to", described["out"] or "-"],
@@ -86,7 +84,7 @@ def _page(described: dict[str, Any]) -> Page:
         ["length", f"{original:,} -> {length:,} tokens (x {length / original:.6g})"],
         ["route", described["route"]],
         ["attention scale", f"{described['attention_scale']:.6g}"],
-        ["weights", f"{copied}, {'copied' if described['written'] else 'would be copied'} byte for byte"],
+        ["weights", "copied byte for byte"],
         ["serve it with", f"llama-server -m {shell_word(argument(described['out'] or 'OUT.gguf'))} -c {length}"],
     ]
     lines = []

@@ -103,7 +103,6 @@ def describe(done: PatchedCheckpoint, model: str, out: str | None, in_place: boo
             for key, layer in plan.layers.items()
         },
         "weights": done.links,
-        "config_diff": done.config_diff,
         "changes": done.changes,
         "notes": plan.notes,
         "warnings": done.warnings,

@@ -102,13 +102,6 @@ def remarks(adapter: Adapter) -> Iterator[str]:
         yield mismatch
 
 
-def on_base_shown(adapter: Adapter | None) -> Iterator[str]:
-    """Yields warnings for commands that show the base of an adapter; yields nothing if ``adapter`` is None."""
-    if adapter is not None:
-        yield f"{named(adapter.folder)} is an adapter; the output shows its base, {named(adapter.name)}"
-        yield from remarks(adapter)
-
-
 def disagreement(adapter: Adapter) -> str | None:
     """Describes a mismatch between an adapter's training frequencies and its base's; returns None if they agree or are
     not recorded."""

@@ -59,11 +59,6 @@ class PatchedCheckpoint:
     links: dict[str, str] = field(default_factory=dict)
     changes: dict[str, str] = field(default_factory=dict)
 
-    @property
-    def config_diff(self) -> str:
-        """The unified diff of ``config.json``."""
-        return self.changes.get("config.json", "")
-
 
 def patch_checkpoint(
     model: str | Path,

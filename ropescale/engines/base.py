@@ -290,18 +290,22 @@ class Command:
         language: ``sh``, ``python``, ``yaml`` or ``json``.
         text: the text to paste, without a final newline.
         note: the command's assumptions, or "".
-        words: the words of a shell's command, or the arguments that change a configuration in Python.
+        options: the options that set the schedule or its length, as a summary.
     """
 
     language: str
     text: str
     note: str = ""
-    words: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
 
     def fenced(self) -> str:
         """Formats the command as a block of Markdown."""
         note = f"# {visible(self.note)}\n" if self.note else ""
         return fenced(self.language, note + self.text)
+
+
+_FIXED = ("-m", "-o", "--model", "--model-path", "--schedule")
+"""The options that name a model or a file, and the schedule of ``gguf`` and ``patch``."""
 
 
 def shell(*words: str, note: str = "") -> Command:
@@ -313,7 +317,10 @@ def shell(*words: str, note: str = "") -> Command:
         lines[-1].append(shell_word(word))
     parts = [" ".join(line) for line in lines]
     line = " ".join(parts)
-    return Command("sh", line if len(line) <= 110 else " \\\n  ".join(parts), note, words)
+    if len(line) > 110:
+        line = " \\\n  ".join(parts)
+    named = [word for word in words if word in ("gguf", "patch") or word.startswith("-") or word.isdigit()]
+    return Command("sh", line, note, tuple(word for word in named if word not in _FIXED))
 
 
 def option(name: str, told: object) -> list[str]:
@@ -412,7 +419,7 @@ class Serving:
         lines += [f"config = AutoConfig.from_pretrained({given})", "text = config.get_text_config()"]
         lines += [f"text.{key} = {value!r}" for key, value in changed.items()]
         lines.append(f"{load}({given}, config=config)")
-        return Command("python", "\n".join(lines), words=("config=config",))
+        return Command("python", "\n".join(lines), options=("config=config",))
 
     def needed_positions(self, multiplied: tuple[str, ...]) -> int:
         """Returns the ``max_position_embeddings`` with which an engine's tables of cos and sin cover every position.

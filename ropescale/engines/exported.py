@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, astuple, dataclass, replace
 from functools import partial
-from itertools import chain, pairwise
+from itertools import chain
 from typing import Any, get_args
 
 from ..configs.configuration import Configuration, in_both_dialects, unread_by_v4
@@ -37,10 +36,6 @@ from .base import (
     layers_of,
     sentence,
 )
-
-_FIXED = ("-m", "-o", "--model", "--model-path", "--schedule")
-"""The options that name a model or a file, and the schedule of ``gguf`` and ``patch``."""
-_SETS = re.compile(r"(gguf|patch)$|-+[a-z]|\w*config=")
 
 
 @dataclass(frozen=True)
@@ -137,12 +132,7 @@ class Export:
     @property
     def options(self) -> str:
         """The options of the first command that set the schedule or its length; "" if there are none."""
-        shown: list[str] = []
-        for before, word in pairwise(("", *(self.commands[0].words if self.commands else ()))):
-            named = word not in _FIXED and _SETS.match(word)
-            if named or (word.isdigit() and shown[-1:] == [before]):
-                shown.append(word)
-        return " ".join(shown)
+        return " ".join(self.commands[0].options) if self.commands else ""
 
     @property
     def refusal(self) -> str | None:

@@ -70,13 +70,17 @@ class MlxLmEngine(Engine):
         """
         changed = _changes(serving)
         if changed or serving.revision:
+            lines = ["from mlx_lm import generate, load", ""]
             words = [repr(serving.model)]
-            words += [f"revision={serving.source.revision!r}"] if serving.revision else []
-            words += ["model_config=changes"] if changed else []
-            lines = ["from mlx_lm import generate, load", "", *([f"changes = {changed!r}"] if changed else [])]
-            lines += [f"model, tokenizer = load({', '.join(words)})", "print(generate(model, tokenizer, 'Hello'))"]
+            options = ["model_config=changes"] if changed else []
+            if changed:
+                lines.append(f"changes = {changed!r}")
+            if serving.revision:
+                words.append(f"revision={serving.source.revision!r}")
+            lines.append(f"model, tokenizer = load({', '.join([*words, *options])})")
+            lines.append("print(generate(model, tokenizer, 'Hello'))")
             note = _BY_PYTHON if serving.is_written else ""
-            return [Command("python", "\n".join(lines), note, tuple(words))]
+            return [Command("python", "\n".join(lines), note, tuple(options))]
         once = ("--prompt", "-", "--max-tokens", "256")
         note = "or once, with the prompt from standard input"
         return [

@@ -93,11 +93,6 @@ class GgufFile:
             )
         return [float(value) for value in found.data.reshape(-1).tolist()]
 
-    @property
-    def tensor_bytes(self) -> int:
-        """The total size of the tensors in bytes."""
-        return sum(int(tensor.n_bytes) for tensor in self._reader.tensors)
-
     def rewrite(
         self,
         target: Path,

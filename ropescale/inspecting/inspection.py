@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Unpack
 
-from ..adapters import Adapter, find_loadable, on_base_shown
+from ..adapters import Adapter, find_loadable, remarks
 from ..checkpoints.contents import number
 from ..checkpoints.locating import ModelFolder
 from ..configs.configuration import ONLY_V5_KEYS, Configuration
@@ -16,7 +16,7 @@ from ..configs.section import LARGEST
 from ..engines.transformers4 import is_met
 from ..errors import ScheduleError
 from ..files import Data, Json, is_number, read_json
-from ..output.formatting import brief, names_of
+from ..output.formatting import brief, named, names_of
 from ..planning.layers import window_of
 from ..planning.plan import Plan, check_taken, is_as_is, make_plan, refuse_unused, share_of
 from ..request import Request, RequestOptions
@@ -217,9 +217,13 @@ def _inspected(model: object, opened: Opened | None, request: Request) -> Inspec
     geometries = _geometries(now, before, plan, request.target_length or (_meant_for(files) if stays else None))
     name, warnings, lengths = type(model).__name__, list[str](), now.lengths
     if opened is not None:
+        name, adapter = str(model), opened[1]
         # Patching with the schedule removes the pitfall of transformers 5's keys.
-        warnings = [each for each in traps(now, files) if stays or each != ONLY_V5_KEYS]
-        name, warnings = str(model), [*warnings, *on_base_shown(opened[1]), *(plan.notes if plan else ())]
+        warnings += [each for each in traps(now, files) if stays or each != ONLY_V5_KEYS]
+        if adapter is not None:
+            warnings.append(f"{named(adapter.folder)} is an adapter; the output shows its base, {named(adapter.name)}")
+            warnings += remarks(adapter)
+        warnings += plan.notes if plan else ()
     limit = number(files.get("tokenizer_config.json", {}).get("model_max_length"))
     if limit is not None and 0 < limit <= LARGEST:
         lengths = replace(lengths, tokenizer=StatedLength(int(limit), "tokenizer_config.json: model_max_length"))

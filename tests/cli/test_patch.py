@@ -63,7 +63,7 @@ def test_json_is_one_object_with_every_digit(patch):
     assert layer["attention_scale"] == 1.138629436111989  # 0.1 ln 4 + 1
     assert layer["rope_parameters"] == config()["rope_parameters"]
     assert found["weights"] == {"model-1.safetensors": "hard", "model-2.safetensors": "hard"}
-    assert found["config_diff"].startswith("--- config.json (source)")
+    assert found["changes"]["config.json"].startswith("--- config.json (source)")
 
 
 LENGTHS = [
