@@ -268,9 +268,7 @@ class Cutter:
             text = _document(text, self._encoder.whole(text.text), 0)
         if isinstance(text, Document):
             tokens = len(text.ids)
-            cut = _of_document(text, size, 1)
-            if self.limits.windows == 1:  # keep the whole document for its hash; only the first window is fed
-                cut = replace(cut, windows=[text])
+            cut = _uncut(text, size) if self.limits.windows == 1 else _of_document(text, size, 1)
         else:
             found = self._encoder.first(text.encoded, needed)
             tokens = len(found)
@@ -310,6 +308,14 @@ def _of_document(document: Document, size: int, most: int | None) -> Cut:
     if ends is None:
         return Cut(windows, count * size, tokens, in_bytes=False)
     return Cut(windows, sum(each.size for each in windows), document.size)
+
+
+def _uncut(document: Document, size: int) -> Cut:
+    """Returns a whole document, which is kept for its hash although only its first window is fed."""
+    ends = document.byte_ends
+    if ends is None:
+        return Cut([document], size, len(document.ids), in_bytes=False)
+    return Cut([document], int(ends[:size].max(initial=0)), document.size)
 
 
 # --- Texts ---
