@@ -7,7 +7,7 @@ from inspect import signature
 from pathlib import Path
 from typing import Any, get_args
 
-from click import Option
+from click import IntRange, Option
 
 from ..evals.checking import Length as Tokens
 from ..evals.metrics import OPTIONS, base as metrics
@@ -17,7 +17,6 @@ from .options import (
     SERVER_SECTION,
     OneOf,
     Sections,
-    Whole,
     data_option,
     flag,
     lengths_option,
@@ -72,7 +71,7 @@ _SECTIONS: Sections = {
         ),
         "truncation_stride",
         *map(_option_of, OPTIONS.values()),
-        option("--seed", "N", "Stored with the results, which do not depend on it.", Whole(0), default=0),
+        option("--seed", "N", "Stored with the results, which do not depend on it.", IntRange(0), default=0),
     ],
     "The result": [
         CONFIG,

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from click import FLOAT
+from click import FLOAT, IntRange
 
 from ..request import made
 from .measuring import keywords_for, text_of
 from .options import (
     MODEL_SECTION,
     Sections,
-    Whole,
     data_option,
     model_argument,
     option,
@@ -25,9 +24,9 @@ from .options import (
 _SECTIONS: Sections = {
     "What is measured": [
         data_option("Texts, as in `ropescale eval`.", multiple=False),
-        option("--window", "N", "The shortest context, in tokens.", Whole(1), default=4096),
-        option("--stride", "N", "The number of tokens that share a short context.", Whole(1), default=1024),
-        option("--max-length", "N", "Cut longer texts to their first N tokens.", Whole(2), default=32768),
+        option("--window", "N", "The shortest context, in tokens.", IntRange(1), default=4096),
+        option("--stride", "N", "The number of tokens that share a short context.", IntRange(1), default=1024),
+        option("--max-length", "N", "Cut longer texts to their first N tokens.", IntRange(2), default=32768),
     ],
     "Key tokens": [
         option("--alpha", "A", "Minimum gain from long context, in nats.", FLOAT, default=2.0),

@@ -156,7 +156,8 @@ def _usage_sentence(error: click.ClickException) -> str:
         if error.ctx and (advice := _meant(error.option_name.replace("_", "-"), error.ctx)):
             return f"{message}; {advice}"
     else:
-        message = _one_line(error.format_message()).rstrip(".").replace("a valid float", "a number")
+        message = _one_line(error.format_message()).rstrip(".")
+        message = message.replace("a valid float", "a number").replace("a valid integer range", "a whole number")
         message = message[:1].lower() + message[1:]
     ctx = None if message.endswith("?") else getattr(error, "ctx", None)
     return f"{message}; see `{ctx.command_path} -h`" if ctx else message

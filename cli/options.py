@@ -13,7 +13,7 @@ from itertools import chain
 from typing import Any, TextIO
 
 import click
-from click import Option
+from click import IntRange, Option
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
@@ -97,22 +97,6 @@ class Length(click.ParamType):
             return self._parse(value)
         except RopescaleError as error:
             self.fail(str(error), param, ctx)
-
-
-class Whole(click.ParamType):
-    """A whole number of at least ``least``."""
-
-    name = "number"
-
-    def __init__(self, least: int) -> None:
-        self._least = least
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        with suppress(ValueError):
-            number = int(str(value))
-            if number >= self._least:
-                return number
-        return self.fail(f"{str(value)!r} is not a whole number of {self._least} or more", param, ctx)
 
 
 class Factor(click.ParamType):
@@ -231,7 +215,7 @@ _OPTIONS = [
     option("--score", None, "The roles in a chat whose tokens are scored.", OneOf(["all", "assistant"]), default="all"),
     flag("--concat", "Join all documents into one, with blank lines between them."),
     flag("--streaming", "Read a Hub dataset only as far as --max-docs needs."),
-    option("--min-tokens", "N", "Skip documents with fewer tokens.", Whole(0), default=0),
+    option("--min-tokens", "N", "Skip documents with fewer tokens.", IntRange(0), default=0),
     option("--max-docs", "N", "At most this many documents."),
     option("--windows", "N|all", "Windows per document; 1 is the first (default: by budget)."),
     option("--batch-tokens", "N", "Tokens to feed at once (default: as many as fit into memory)."),
@@ -243,8 +227,8 @@ _OPTIONS = [
     ),
     option("--served-name", "NAME", "The served model's name (default: the server's first).", multiple=True),
     option("--tokenizer", "CKPT", "The served checkpoint; no weights are read."),
-    option("--concurrency", "N", "Windows to ask for at once (default: 8; llama-server: 1).", Whole(1)),
-    option("--timeout", "S", "Seconds to wait for a response.", Whole(1), default=3600),
+    option("--concurrency", "N", "Windows to ask for at once (default: 8; llama-server: 1).", IntRange(1)),
+    option("--timeout", "S", "Seconds to wait for a response.", IntRange(1), default=3600),
     flag("--json as_json", "Print JSON in full precision."),
     flag("--fresh", "Measure again instead of resuming from OUT."),
     flag("--force", "Replace results in OUT of another text or model, or of a larger run."),

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from click import Choice
+from click import Choice, IntRange
 
 from .measuring import keywords_for, measure, model_of
 from .options import (
     MODEL_SECTION,
     SERVER_SECTION,
     Sections,
-    Whole,
     flag,
     lengths_option,
     model_argument,
@@ -26,8 +25,8 @@ _SECTIONS: Sections = {
     "What is measured": [
         lengths_option("Lengths in positions, including BOS and answer. May be repeated."),
         option("--depths", "D,...", "Depths such as 0,0.5,1 (0 is the start), or the number of depths.", default="5"),
-        option("--trials", "N", "Answers per length and depth.", Whole(1), default=10),
-        option("--seed", "N", "Seed of the texts and the numbers.", Whole(0), default=0),
+        option("--trials", "N", "Answers per length and depth.", IntRange(1), default=10),
+        option("--seed", "N", "Seed of the texts and the numbers.", IntRange(0), default=0),
     ],
     "Prompts from a file": [
         option(
@@ -36,8 +35,8 @@ _SECTIONS: Sections = {
             "Prompts with answers from a file: a JSONL of RULER, a folder of such files, parquet or Hub NAME.",
         ),
         "prompt_field answer_field",
-        option("--max-prompts", "N", "Run only the first N prompts of each task and length.", Whole(1)),
-        option("--new-tokens", "N", "Tokens to generate per prompt (default: the row's, or RULER's).", Whole(1)),
+        option("--max-prompts", "N", "Run only the first N prompts of each task and length.", IntRange(1)),
+        option("--new-tokens", "N", "Tokens to generate per prompt (default: the row's, or RULER's).", IntRange(1)),
         option(
             "--match",
             None,
@@ -54,7 +53,7 @@ _SECTIONS: Sections = {
     ],
     **MODEL_SECTION,
     **SERVER_SECTION,
-    "Feeding": ["bos", option("--batch-tokens", "N", "Tokens to feed at once.", Whole(1), default=8192)],
+    "Feeding": ["bos", option("--batch-tokens", "N", "Tokens to feed at once.", IntRange(1), default=8192)],
 }
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from click import IntRange
+
 from ..request import made
 from .measuring import keywords_for, measure, text_of
 from .options import (
     MODEL_SECTION,
     Sections,
-    Whole,
     data_option,
     flag,
     model_argument,
@@ -24,10 +25,10 @@ _SECTIONS: Sections = {
     "Search": [
         data_option("File, folder, JSON(L), parquet, Hub NAME[:CONFIG] or -. May be repeated."),
         option("--target-length", "N", "The target context, such as 32k.", required=True),
-        option("--budget-windows", "N", "The total number of windows to feed (default: 240).", Whole(1)),
+        option("--budget-windows", "N", "The total number of windows to feed (default: 240).", IntRange(1)),
         option("--budget-tokens", "N", "The same in tokens."),
         option("--for engine", "ENGINE", "Search the schedules of an engine: vllm, sglang, mlx-lm, ..."),
-        option("--seed", "N", "Seed of the text's order, and of the held-out part.", Whole(0), default=0),
+        option("--seed", "N", "Seed of the text's order, and of the held-out part.", IntRange(0), default=0),
     ],
     "Target of the schedule": ["layers original_length replace_scaling on_top"],
     "The text": ["split text_field glob concat max_docs streaming bos"],

@@ -39,7 +39,7 @@ PRINTING = [
     (["demo"], 30),
     (["verify", "MODEL"], 20),
     (["verify", "MODEL", "--generate", "--length", "32"], 20),
-    (["export", "MODEL", "--schedule", "yarn:factor=2"], 30),
+    (["export", "MODEL", "--schedule", "yarn:factor=2"], 31),
     (["export", "MODEL", "--for", "vllm", "--schedule", "yarn:factor=2"], 30),
     (["export", "MODEL", "--for", "vllm", "--schedule", "dynamic:factor=2"], 40),
 ]
