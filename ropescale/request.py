@@ -62,6 +62,8 @@ class Request:
         for name in ("target_length", "original_length", "freeze_at"):
             length = getattr(self, name)
             object.__setattr__(self, name, None if length is None else parse_length(length))
+        if not isinstance(self.layers, (str, type(None))):
+            raise ConfigError(f"layers must be a name such as full or all, not {brief(self.layers)}", "layers")
         fields = self.overrides or {}
         if not isinstance(fields, Mapping):
             raise ConfigError(f"overrides must be a mapping of fields to values, not {brief(fields)}", "overrides")

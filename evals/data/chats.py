@@ -124,7 +124,7 @@ def _written(
     try:
         text = render(tokenizer, how)
     except DataError as error:
-        why = f"{chat.name} does not fit the tokenizer's chat template: {error}; repair or remove it"
+        why = f"{chat.name} does not fit the chat template: {error}; repair either"
         raise DataError(why) from None
     return Text(chat.name, text).text
 

@@ -77,3 +77,5 @@ def test_fields_may_be_numbers_in_python_and_anything_but_a_mapping_is_refused()
     assert tables[0] == tables[1] != ropescale.frequencies(LLAMA, "yarn:factor=4")
     with pytest.raises(ConfigError, match="overrides must be a mapping"):
         ropescale.frequencies(LLAMA, "yarn:factor=4", overrides=["beta_fast=16"])  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="layers must be a name such as full or all"):
+        Request.of("yarn", layers=["all"])  # type: ignore[typeddict-item]

@@ -99,7 +99,7 @@ def test_a_template_that_writes_the_last_answer_otherwise_is_followed():
 UNRENDERED = [
     (None, TALK, "no chat template; give one, or choose a field of text"),
     ("{{ raise_exception('roles must alternate') }}", TALK, "does not fit .*: roles must alternate; repair"),
-    ("{{ messages[9].content.lower() }}", TALK, "does not fit the tokenizer's chat template"),
+    ("{{ messages[9].content.lower() }}", TALK, "does not fit the chat template"),
     (PLAIN, TALK[2:], "begins with the assistant"),
     (PLAIN.replace("| trim", "| trim | upper if loop.last else ''"), TALK, "message 3"),
 ]
@@ -314,7 +314,7 @@ ENDLESS = [
     ("{{ 'a' * 10 ** 10 }}", "takes more than 1.1 GB of memory"),
     ("{{ '%9999999999d' | format(1) }}", "takes more than 1.1 GB of memory"),
     ("{{ 'a' * 1001 }}", "writes more than 1,000 characters"),
-    ("{{ raise_exception('no system') }}", "does not fit the tokenizer's chat template: no system"),
+    ("{{ raise_exception('no system') }}", "does not fit the chat template: no system"),
 ]
 
 
