@@ -120,10 +120,10 @@ def command(model: str | None, source: Sequence[str], lengths: list[int], **opti
     checkpoint that it serves. Several servers, each with its --served-as, are compared on the same tokens. An API
     key is read from OPENAI_API_KEY.
     """
-    from ..evals import api
+    from ..evals.api import perplexity
 
     given = {**model_of(options, model), "documents": text_of(source, options), "lengths": lengths}
-    known = signature(api.perplexity).parameters
+    known = signature(perplexity).parameters
     further = {name: options[name] for name in OPTIONS if name not in known}
-    keywords = {**given, **keywords_for(api.perplexity, options), "metric_options": further}
-    measure(api.perplexity, keywords, options)
+    keywords = {**given, **keywords_for(perplexity, options), "metric_options": further}
+    measure(perplexity, keywords, options)

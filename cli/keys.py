@@ -59,13 +59,13 @@ def command(model: str, source: str, out: str, force: bool, **options: Any) -> N
     Finished batches are stored in a folder beside FILE, such as keys-run: the same command resumes after any
     interruption.
     """
-    from ..evals import api
+    from ..evals.api import keys
     from ..evals.backends.opening import Checkpoint
     from ..evals.parallel.processes import world
     from ..files import local_path
 
     checkpoint, text = made(Checkpoint, options, name=model), text_of([source], options)
-    found = api.keys(checkpoint, text, out=out, force=force, **keywords_for(api.keys, options))
+    found = keys(checkpoint, text, out=out, force=force, **keywords_for(keys, options))
     if not world().leads:
         return
     show([_summary(found.made)], local_path(out))

@@ -81,8 +81,8 @@ def command(model: str | None, source: Sequence[str], target_length: int, **opti
     With --server, servers score the text; give a --served-as for each, one of them base, and the served
     checkpoint as --tokenizer. Then the full text decides among the served schedules without a race, by the same rule.
     """
-    from ..evals import api
+    from ..evals.api import recommend
 
-    stated = present(keywords_for(api.recommend, options))
+    stated = present(keywords_for(recommend, options))
     given = {**model_of(options, model), "documents": text_of(source, options), "target_length": target_length}
-    measure(api.recommend, {**stated, **given}, options)
+    measure(recommend, {**stated, **given}, options)

@@ -84,7 +84,7 @@ def command(model: str | None, lengths: list[int], **options: Any) -> None:
 
     With --server, a server answers instead, and --tokenizer names the served checkpoint.
     """
-    from ..evals import api
+    from ..evals.api import retrieval
 
     given = {**model_of(options, model), "lengths": lengths}
-    measure(api.retrieval, {**given, **keywords_for(api.retrieval, options)}, options)
+    measure(retrieval, {**given, **keywords_for(retrieval, options)}, options)

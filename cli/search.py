@@ -60,9 +60,9 @@ def command(model: str, source: Sequence[str], **options: Any) -> None:
     Many processes share the windows: `torchrun --nproc_per_node 8 -m ropescale search ...`. The result does not depend
     on their number.
     """
-    from ..evals import api
+    from ..evals.api import search
     from ..evals.backends.opening import Checkpoint
     from ..evals.searching.options import places
 
     given = {"model": made(Checkpoint, options, name=model), "documents": text_of(source, options)}
-    measure(api.search, {**given, **keywords_for(api.search, options)}, options, lambda out: places(out)[1])
+    measure(search, {**given, **keywords_for(search, options)}, options, lambda out: places(out)[1])

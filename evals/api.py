@@ -327,7 +327,8 @@ def recommend(
     options = made(RecommendOptions, stated, text=text, **named)
     # Before torch is imported.
     if given.served:
-        objective, candidates = served_candidates(given.configs[0], target, options, given.labels)
+        labels = [server.label for server in given.model]
+        objective, candidates = served_candidates(given.configs[0], target, options, labels)
     else:
         objective, candidates = objective_and_candidates(*given.configs, target, options)
     with _placed(given, out, "recommendation", fresh, force, documents, notes) as (folder, group):

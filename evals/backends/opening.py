@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ...adapters import Adapter, attached, find_loadable, read_configs, remarks
 from ...checkpoints.loading import has_tokenizer, load_model, load_tokenizer
@@ -120,21 +120,26 @@ class OpenedModel(ABC):
     """A model before it is loaded.
 
     Attributes:
+        model: the loaded model, the checkpoint, or the servers.
         path: the folder of its files; None if it has none.
         checkpoint: the path, if it is a checkpoint.
-        sharing: how launched processes share a run; None if a run stays in this process.
         served: whether servers have it.
-        labels: the labels of servers' schedules.
     """
 
-    sharing: Sharing | None = None
     served = False
-    labels: Sequence[str] = ()
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase | None, path: str | os.PathLike[str] | None) -> None:
+    def __init__(
+        self, model: Any, tokenizer: PreTrainedTokenizerBase | None, path: str | os.PathLike[str] | None
+    ) -> None:
+        self.model = model
         self.path = path
         self._tokenizer = tokenizer
         self.checkpoint = path if isinstance(path, Checkpoint) else None
+
+    @property
+    def sharing(self) -> Sharing | None:
+        """How launched processes share a run; None if a run stays in this process."""
+        return Sharing()
 
     @property
     @abstractmethod
@@ -168,28 +173,23 @@ class OpenedModel(ABC):
 class InMemory(OpenedModel):
     """A model that the user has loaded."""
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase | None,
-        path: str | os.PathLike[str] | None,
-    ) -> None:
-        super().__init__(tokenizer, path)
-        self._model = model
+    @property
+    def sharing(self) -> None:
+        return None
 
     @property
     def configs(self) -> tuple[Config, Config]:
         from ...models.patching import configuration_before, unpatched
         from ...models.rotary_modules import unwrapped, whole_config
 
-        with unpatched(self._model):
-            now = whole_config(unwrapped(self._model)).to_dict()
-        return configuration_before(self._model), now
+        with unpatched(self.model):
+            now = whole_config(unwrapped(self.model)).to_dict()
+        return configuration_before(self.model), now
 
     def backend(self, here: World, logits_bytes: int | None = None) -> Backend:
         from .loaded import LoadedModel
 
-        return LoadedModel(self._model, self.path, logits_bytes)
+        return LoadedModel(self.model, self.path, logits_bytes)
 
 
 class OnDisk(OpenedModel):
@@ -197,9 +197,9 @@ class OnDisk(OpenedModel):
 
     checkpoint: Checkpoint
 
-    def __init__(self, checkpoint: Checkpoint, tokenizer: PreTrainedTokenizerBase | None) -> None:
-        super().__init__(tokenizer, checkpoint)
-        self.sharing = Sharing(checkpoint.tp, checkpoint.device_map, checkpoint.device)
+    @property
+    def sharing(self) -> Sharing:
+        return Sharing(self.checkpoint.tp, self.checkpoint.device_map, self.checkpoint.device)
 
     @property
     def configs(self) -> tuple[Config, Config]:
@@ -216,24 +216,9 @@ class OnDisk(OpenedModel):
 
 
 class OnServers(OpenedModel):
-    """A model that servers have.
-
-    Args:
-        path: the checkpoint that is served, without its weights; None if unknown.
-    """
+    """A model that servers have; ``path`` is the checkpoint that is served, without its weights."""
 
     served = True
-    sharing = Sharing()
-
-    def __init__(
-        self,
-        servers: Sequence[Server],
-        tokenizer: PreTrainedTokenizerBase | None,
-        path: str | os.PathLike[str] | None,
-    ) -> None:
-        super().__init__(tokenizer, path)
-        self._servers = servers
-        self.labels = [each.label for each in servers]
 
     @property
     def configs(self) -> tuple[Config, Config]:
@@ -242,7 +227,7 @@ class OnServers(OpenedModel):
         return read_configs(Path(self.path))
 
     def backend(self, here: World, logits_bytes: int | None = None) -> Backend:
-        return ServedModel(self._servers, self.path, self.tokenizer)
+        return ServedModel(self.model, self.path, self.tokenizer)
 
 
 def opened(
@@ -269,7 +254,7 @@ def opened(
             raise DataError(
                 f"{checkpoint.name} is an address; give ropescale.evals.Server({checkpoint.name!r})", "model"
             )
-        return OnDisk(checkpoint, tokenizer)
+        return OnDisk(checkpoint, tokenizer, checkpoint)
     if isinstance(model, Server | Sequence):
         servers = [model] if isinstance(model, Server) else model
         if not servers or not all(isinstance(server, Server) for server in servers):
