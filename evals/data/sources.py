@@ -215,9 +215,7 @@ class TextSource:
 
     @property
     def left_out(self) -> str:
-        """A description of the files skipped so far, or "" if there are none."""
-        if not self.options.left_out:
-            return ""
+        """A description of the files skipped so far."""
         return f"{no_texts(self.options.left_out)}; text must be UTF-8"
 
     def kinds(self) -> dict[str, Kind]:

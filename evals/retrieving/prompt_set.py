@@ -17,7 +17,6 @@ from ..data import documents
 from ..data.documents import TextEncoder
 from ..data.prompts import Generation, Prompt, PromptFields, PromptRow, Question, followed_by, prompt_row
 from ..data.sources import read_prompts
-from ..data.windows import check_lengths
 from ..facts import DataFacts
 from ..running.corpus import RunOptions
 from .prompts import PASSKEY, passkey_prompts
@@ -134,7 +133,7 @@ class RetrievalPrompts:
 
 def make_prompts(
     tokenizer: PreTrainedTokenizerBase,
-    lengths: int | str | Iterable[int | str],
+    lengths: Sequence[int],
     depths: str | int | Iterable[float],
     options: RetrievalOptions,
 ) -> RetrievalPrompts:
@@ -148,14 +147,13 @@ def make_prompts(
         DataError: a length or a depth is invalid, a length is too short, the file does not exist, or a
             length has no prompt of the file.
     """
-    sizes = check_lengths(lengths)
     bos = documents.bos_id(options.bos, tokenizer)
     if options.prompts is not None:
-        return _from_file(tokenizer, sizes, bos, options)
+        return _from_file(tokenizer, lengths, bos, options)
     places = check_depths(depths)
     trials = options.trials
     seed = options.seed
-    made = {each: passkey_prompts(tokenizer, each, places, trials, seed=seed, bos=bos) for each in sizes}
+    made = {each: passkey_prompts(tokenizer, each, places, trials, seed=seed, bos=bos) for each in lengths}
     protocol = {"task": PASSKEY, "trials": trials, "seed": seed, "bos": options.bos, "depths": list(places)}
     return RetrievalPrompts(tokenizer, bos, made, GENERATED, protocol)
 

@@ -23,7 +23,7 @@ from ..backends.schedules import HeldTables, Schedules, names_for, passes_of
 from ..checking import Parsed
 from ..data import chats
 from ..data.documents import check_ids
-from ..data.windows import prefix, sliding, truncated
+from ..data.windows import prefix, truncated
 from ..facts import Divergence, Pass, Tables, Truncation, positions_of
 from ..metrics import OPTIONS
 from ..metrics.paired import short_length
@@ -270,7 +270,7 @@ class PerplexityRun:
             tokens = [len(document.ids) for document in self.corpus.documents]
             stride = self.options.stride
             bos = self.corpus.has_bos
-            self._plans[length] = plan_pass(tokens, length, stride, bos, self.batch_tokens, sliding)
+            self._plans[length] = plan_pass(tokens, length, stride, bos, self.batch_tokens)
         return self._plans[length]
 
     def _finish(self, job: Job, finished: Mapping[int, Arrays]) -> None:

@@ -298,10 +298,7 @@ R = TypeVar("R", bound=Writable, covariant=True)
 class Measurement(Protocol[R]):
     """A resumable measurement."""
 
-    @property
-    def notes(self) -> Notes:
-        """The notes to the user."""
-        ...
+    notes: Notes
 
     @property
     def finished(self) -> str:

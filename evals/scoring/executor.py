@@ -21,7 +21,7 @@ import torch
 from ...errors import RunError
 from ..data.documents import Document
 from .batches import Applied, Arrays, Batch, Feed, ScoresBatches, ScoresTexts
-from .memory import LEAST_CHUNK, is_out_of_memory, release
+from .memory import LEAST_CHUNK, is_out_of_memory
 from .scorer import Scorer, not_finite
 
 T = TypeVar("T")
@@ -136,7 +136,7 @@ class Executor(ScoresBatches, ScoresTexts):
                     raise
             # Outside the handler, because the traceback keeps every tensor of the failed pass alive.
             gc.collect()
-            release(self.scorer.device)
+            torch.cuda.empty_cache()
             size = self._smaller(batch, size)
 
     def _smaller(self, batch: Batch[Feed], size: int) -> int:

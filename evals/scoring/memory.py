@@ -228,12 +228,6 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(words in text for words in known)
 
 
-def release(device: torch.device) -> None:
-    """Releases the allocator's cached memory after a failed forward pass."""
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-
-
 def needs_mask(model: PreTrainedModel, length: int) -> bool:
     """Returns whether transformers' sdpa would store a number per pair of positions: for layers with windows or chunks
     that are shorter, and on a processor for latent attention (MLA)."""
