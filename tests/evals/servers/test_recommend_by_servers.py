@@ -31,7 +31,7 @@ def test_servers_are_compared_by_the_losses_that_a_loaded_model_has(engines, che
     out, _ = ran(*words)
     found = json.loads((tmp_path / "out" / "results.json").read_text())
     assert found["protocol"]["race_windows"] == 0 and found["protocol"]["held_out_windows"] == 12
-    assert found["answer"][0]["answer"].split()[0] in out
+    assert found["sentences"][0] in out
 
     model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype="float32")
     tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint)
