@@ -20,7 +20,6 @@ from ...lengths import parse_length
 from ...output.formatting import Page, brief, grid
 from ..facts import AS_IS, TRUNCATION
 from ..statistics.intervals import CONCLUSIVE, PERCENT, Average, familywise
-from . import perplexity
 from .against_truncation import past
 from .base import Metric, picked, rests_on
 from .cells import change_cell, digits, exp, signed
@@ -257,8 +256,10 @@ def worse_than_a_guess(stored: Stored) -> str:
     Also returns "" if the size of the vocabulary is unknown.
     """
     length = stored.lengths[0]
-    found = [row.nll for row in perplexity.METRIC.rows(stored) if (row.schedule, row.length) == (AS_IS, length)]
-    return guessing(found[0], length, stored.model.get("vocabulary")) if found else ""
+    if (AS_IS, length) not in stored.read_from:
+        return ""
+    totals = stored.totals(AS_IS, length)
+    return guessing(totals.mean, length, stored.model.get("vocabulary")) if any(totals.counts) else ""
 
 
 def guessing(nll: float, length: int, vocabulary: int | None) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 
 from ...engines.exported import patch_command
 from ...output.formatting import argument
-from ...request import Request, RequestOptions
+from ...request import Request
 from ..checking import Count, Length
 from ..metrics.base import picked
 from ..metrics.drawing import tokens
@@ -21,37 +21,9 @@ from ..metrics.far_repeats import masks_of
 from ..metrics.stored import Totals, part_of, sums_of
 from ..results.result import Result
 from ..statistics.intervals import familywise
-from .candidates import Candidates, Objective
+from .candidates import Candidates
+from .options import Objective, RecommendOptions
 from .race import Decision, Round, decide
-
-
-@dataclass(frozen=True)
-class Deployment:
-    """The facts for the commands that a recommendation prints.
-
-    Attributes:
-        model, revision: the checkpoint's folder or name, and its revision.
-        request: how schedules were applied, such as ``layers``.
-        engine: the engine that will serve the model; None if not given.
-    """
-
-    model: str
-    revision: str | None
-    request: RequestOptions
-    engine: str | None
-
-    def command(self, schedule: str, target: int) -> str:
-        """Returns the ``ropescale patch`` command for a schedule."""
-        request = Request.of(schedule, **self.request)
-        return patch_command(argument(self.model), schedule, request, self._folder(target), self.revision)
-
-    def following(self, target: int) -> str:
-        """Returns the ``ropescale export`` command for the patched folder; "" if no engine was given."""
-        words = ["ropescale", "export", self._folder(target), "--for"]
-        return "" if self.engine is None else shlex.join([*words, self.engine])
-
-    def _folder(self, target: int) -> str:
-        return argument(f"{Path(self.model).name or 'model'}-{tokens(target)}")
 
 
 @dataclass(frozen=True)
@@ -65,9 +37,7 @@ class Evidence:
         rounds: the rounds of the race.
         finalists: the candidates that were measured on the held-out text, simplest first.
         comparison: the finalists' measurement on the held-out windows.
-        deployment: the facts for the commands.
-        tolerance: the difference in nats per token up to which two schedules are equally good.
-        vocabulary: the size of the model's vocabulary.
+        options: the options of the recommendation.
     """
 
     losses: Result
@@ -76,9 +46,7 @@ class Evidence:
     rounds: Sequence[Round]
     finalists: Sequence[str]
     comparison: Result
-    deployment: Deployment
-    tolerance: float
-    vocabulary: int | None = None
+    options: RecommendOptions
 
     def measured(self, candidate: str) -> tuple[int, ...]:
         """Returns the numbers of the windows that a candidate was measured on."""
@@ -123,7 +91,29 @@ class Evidence:
     def decision(self) -> Decision:
         """The decision among the finalists."""
         weights = self.objective.weights
-        return decide(self.comparison, self.everything, weights, self.finalists, self.tolerance, self.level)
+        return decide(self.comparison, self.everything, weights, self.finalists, self.options.tolerance, self.level)
+
+    def patch_command(self, schedule: str) -> str:
+        """Returns the ``ropescale patch`` command for a candidate."""
+        spec = self.candidates.given(schedule)
+        request = Request.of(spec, **self.options.text.patching)
+        return patch_command(argument(self._model), spec, request, self._folder, self.options.revision)
+
+    @property
+    def export_command(self) -> str:
+        """The ``ropescale export`` command for the patched folder; "" if no engine was given."""
+        engine = self.options.engine
+        return shlex.join(["ropescale", "export", self._folder, "--for", engine]) if engine else ""
+
+    @property
+    def _model(self) -> str:
+        """The model's name in commands."""
+        return self.options.name or self.losses.model["path"]
+
+    @property
+    def _folder(self) -> str:
+        """The patched folder in commands."""
+        return argument(f"{Path(self._model).name or 'model'}-{tokens(self.objective.target)}")
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from ..statistics.intervals import PERCENT
 from ..store import Store
 from . import wording
 from .candidates import Candidates
-from .evidence import Deployment, Evidence
+from .evidence import Evidence
 from .options import Objective, RecommendOptions
 from .race import FINALISTS, Round, expected, run_race, share_kept, split_windows
 from .results import Recommendation
@@ -114,9 +114,6 @@ class RecommendRun:
 
     def result(self) -> Recommendation:
         """Returns the recommendation."""
-        options = self.options
-        path = self.backend.facts["path"]
-        deployment = Deployment(options.name or path, options.revision, options.text.patching, options.engine)
         evidence = Evidence(
             losses=self.losses,
             candidates=self.candidates,
@@ -124,9 +121,7 @@ class RecommendRun:
             rounds=self.rounds,
             finalists=self.finalists,
             comparison=self._comparison,
-            deployment=deployment,
-            tolerance=self.options.tolerance,
-            vocabulary=self.backend.facts.get("vocabulary"),
+            options=self.options,
         )
         return Recommendation(
             model={**self.backend.facts, "trained_length": self.objective.trained},

@@ -27,17 +27,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-_LEAST_ROOM = 0.05
-"""The smallest margin in nats beyond the points that the plot must show."""
-
 _FAR = 0.15
-"""The largest change against YaRN's default at the target, in nats, that the plot shows."""
+"""The largest change against YaRN's default, in nats, that the plot shows."""
 
 
 def draw_front(stored: Recommendation) -> Figure:
     """Draws the change at the target against the change within the trained length, for every candidate.
 
-    Candidates that are far worse than the Pareto front are omitted; the title has their number.
+    Candidates that are far worse than YaRN's default are omitted; the title has their number.
 
     Raises:
         RopescaleError: matplotlib is not installed.
@@ -45,10 +42,7 @@ def draw_front(stored: Recommendation) -> Figure:
     rows = stored.rows
     chosen = stored.schedule
     protocol = stored.protocol
-    good = [row for row in rows if row.delta_target <= _FAR or row.schedule == chosen]
-    costs = [row.delta_short for row in good if row.front or row.schedule == chosen]
-    most = max(costs) + max(_LEAST_ROOM, max(costs) - min(costs))
-    near = [row for row in good if row.delta_short <= most]
+    near = [row for row in rows if row.schedule == chosen or max(row.delta_target, row.delta_short) <= _FAR]
     families: dict[str, list[tuple[float, float]]] = {}
     for row in near:
         families.setdefault(row.schedule.partition(":")[0], []).append((row.delta_short, row.delta_target))

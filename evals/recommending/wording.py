@@ -9,7 +9,7 @@ import math
 
 from ..facts import AS_IS, TRUNCATION
 from ..metrics.cells import digits, exp, percent
-from ..metrics.verdicts import guessing, too_few
+from ..metrics.verdicts import too_few, worse_than_a_guess
 from .evidence import AnswerRow, Evidence
 from .options import Objective
 from .race import LEARNING, difference, estimate
@@ -22,7 +22,7 @@ def answer(evidence: Evidence) -> AnswerRow:
     settled = not goal.is_beyond
     few = too_few(evidence.comparison.texts, "documents to test on")
     chosen = AS_IS if settled else decision.chosen
-    guessed = worse_than_a_guess(evidence)
+    guessed = worse_than_a_guess(evidence.losses)
     said = _sentences(evidence, few)
     if guessed:  # statements that do not depend on losses
         said = [guessed, *said] if settled else [guessed]
@@ -31,21 +31,13 @@ def answer(evidence: Evidence) -> AnswerRow:
         schedule=chosen,
         decided=settled or not (decision.open or guessed or few),
         sentences=said,
-        command=evidence.deployment.command(evidence.candidates.given(chosen), goal.target) if named else "",
+        command=evidence.patch_command(chosen) if named else "",
         open=decision.open,
         equal=decision.equal,
         note=_note(evidence, chosen) if named else "",
-        serve=evidence.deployment.following(goal.target) if named else "",
+        serve=evidence.export_command if named else "",
         guessed=bool(guessed),
     )
-
-
-def worse_than_a_guess(evidence: Evidence) -> str:
-    """Returns a warning if the unchanged model is worse than a uniform guess at the shortest length; else ""."""
-    losses = evidence.losses
-    length = evidence.objective.lengths[0]
-    known = (AS_IS, length) in losses.read_from
-    return guessing(estimate(losses, {length: 1}, AS_IS).mean, length, evidence.vocabulary) if known else ""
 
 
 def not_needed(goal: Objective) -> str:
@@ -76,7 +68,7 @@ def _sentences(evidence: Evidence, few: str) -> list[str]:
     if not goal.is_beyond:
         return [not_needed(goal)]
     chosen = name(decision.chosen)
-    share = f"{math.expm1(evidence.tolerance):.1%} of perplexity"
+    share = f"{math.expm1(evidence.options.tolerance):.1%} of perplexity"
     if few:
         said = f"Undecided, because {few}: of the schedules, {chosen} has the lowest loss."
     elif decision.open:

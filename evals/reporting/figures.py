@@ -125,10 +125,23 @@ def positions(series: Sequence[Series]) -> str:
 
 def divisors(name: str, rows: Sequence[Mapping[str, Any]]) -> str:
     """Returns the figure of what a search divides each pair's frequency by, at its start and at its end."""
-    lines = {}
-    for layers, kind in itertools.product(dict.fromkeys(row["layers"] for row in rows), ("start", "found")):
-        lines[f"{layers}: {kind}"] = {row["pair"]: row[kind] for row in rows if row["layers"] == layers}
-    return _by_number(name, lines, "pair (0 turns fastest)", "frequency divided by")
+    from matplotlib.ticker import MaxNLocator
+
+    with in_style(6, 3.9, **{"font.size": 10}) as figure:
+        axes = figure.subplots()
+        lines = itertools.product(dict.fromkeys(row["layers"] for row in rows), ("start", "found"))
+        for number, (layers, kind) in enumerate(lines):
+            own = [row for row in rows if row["layers"] == layers]
+            style: dict[str, Any] = drawing.style_of(number) | {"markersize": 4}
+            pairs = [row["pair"] for row in own]
+            axes.plot(pairs, [row[kind] for row in own], label=f"{layers}: {kind}", **style)
+        axes.set_yscale("log")
+        drawing.log_ticks(axes)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.set_xlabel("pair (0 turns fastest)")
+        axes.set_ylabel("frequency divided by")
+        axes.legend()
+    return svg(figure, name)
 
 
 def _by_length(name: str, lines: Lines, y: str, x: Axis | None = None, log: bool = False, sides: bool = False) -> str:
@@ -155,30 +168,6 @@ def _colour_sides(axes: Axes) -> None:
     for end, colour, word, side in zip(axes.get_ylim(), ("green", "vermilion"), ("better", "worse"), ("bottom", "top")):
         axes.axhspan(0, end, color=COLOURS[colour], alpha=0.12, linewidth=0, zorder=0)
         axes.annotate(word, (1, end), (-4, 0), ("axes fraction", "data"), "offset points", ha="right", va=side)
-
-
-def spent(name: str, history: Sequence[Mapping[str, Any]]) -> str:
-    """Returns the figure of a search's held-out loss against the tokens that it spent."""
-    losses = {row["tokens"]: row["loss"] for row in history if row["held_out"]}
-    return _by_number(name, {"held out": losses}, "tokens spent", "loss (weighted, nats)")
-
-
-def _by_number(name: str, lines: Mapping[str, Mapping[int, float]], x: str, y: str) -> str:
-    """Returns a figure of positive numbers by a whole number."""
-    from matplotlib.ticker import MaxNLocator
-
-    with in_style(6, 3.9, **{"font.size": 10}) as figure:
-        axes = figure.subplots()
-        for number, (label, values) in enumerate(lines.items()):
-            style: dict[str, Any] = drawing.style_of(number) | {"markersize": 4}
-            axes.plot([*values], [*values.values()], label=label, **style)
-        axes.set_yscale("log")
-        drawing.log_ticks(axes)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.set_xlabel(x)
-        axes.set_ylabel(y)
-        axes.legend()
-    return svg(figure, name)
 
 
 _REWRITTEN = {

@@ -142,7 +142,7 @@ def _figure(number: int, run: StoredRun) -> str:
     if EFFECTIVE.key in results:
         return figures.svg(heat_maps_of(ACCURACY.read(results), results), name)
     if FINDING.key in results:
-        return figures.divisors(name, results["divisors"]) + figures.spent(f"{name}-spent", results["history"])
+        return figures.divisors(name, results["divisors"])
     if ANSWER.key in results and CANDIDATES.has_picture(found := Recommendation.load(run.folder)):
         return figures.svg(draw_front(found), name)
     return ""

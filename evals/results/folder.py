@@ -45,7 +45,6 @@ class Results(TypedDict):
     report: NotRequired[list[Any]]
     unfinished: NotRequired[str]
     rows: list[dict[str, Any]]
-    cost: NotRequired[list[dict[str, Any]]]
     files: dict[str, list[str]]
     tables: NotRequired[Tables]
     sources: NotRequired[dict[str, Any]]

@@ -8,7 +8,7 @@ and tensors as JSON; ``results.json`` contains the file's sha256.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -141,7 +141,7 @@ class Result(Stored, Saved):
         model = self.model | {"trained_length": self.trained_length}
         found = {name: {"documents": part.data["documents"], **part._parts()} for name, part in self.by_source.items()}
         sources = {"sources": found} if found else {}
-        return {**super().to_dict(), "model": model, **sources, "cost": self.cost, "tables": self.tables}
+        return {**super().to_dict(), "model": model, **sources, "tables": self.tables}
 
     def body(self) -> Page:
         """Returns all tables, first for all sources together and then by source, and the protocol."""
@@ -204,19 +204,6 @@ class Result(Stored, Saved):
     def _blocks(self) -> str | None:
         """The sampling unit of intervals that are not over documents; None if there are no such intervals."""
         return next((row.interval for row in reversed(self.rows) if row.interval not in (None, DOCUMENTS)), None)
-
-    @property
-    def cost(self) -> list[dict[str, object]]:
-        """The numbers of windows and positions fed for each pass, each comparison of predictions, and truncation."""
-        runs: list[tuple[str, Sequence[int], Pass | Divergence | Truncation]] = []
-        runs += [(run.schedule, run.lengths, run) for run in self.passes]
-        runs += [(f"{each.schedule} against {each.baseline}", [each.length], each) for each in self.divergences]
-        if self.truncation:
-            runs.append((TRUNCATION, [self.truncation.length], self.truncation))
-        return [
-            {"schedule": name, "lengths": [*lengths], "forward_passes": run.forward_passes, "positions": run.positions}
-            for name, lengths, run in runs
-        ]
 
     def protocol_line(self) -> str:
         """Returns a description of the measurement's protocol and data."""

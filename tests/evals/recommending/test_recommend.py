@@ -105,7 +105,7 @@ def test_the_comparison_of_the_finalists_is_a_result_of_its_own(found):
     assert rows == pytest.approx(judged, rel=1e-6) and compared.data["documents"] == 4
     assert "Measured on 4 documents" in compared.summary()
     assert set(compared.tables) >= {each.table_sha256 for each in compared.passes}
-    assert compared.to_markdown() and compared.to_dict()["cost"]
+    assert compared.to_markdown() and compared.to_dict()["rows"]
 
 
 def test_the_race_spends_what_it_says_and_nobody_drops_out_unmeasured(found):

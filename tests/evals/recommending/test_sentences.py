@@ -14,10 +14,11 @@ from ropescale.evals.facts import AS_IS, TRUNCATION, Pass, Truncation
 from ropescale.evals.metrics.cells import percent
 from ropescale.evals.metrics.stored import Stored, part_of
 from ropescale.evals.recommending.candidates import find_candidates
-from ropescale.evals.recommending.evidence import Deployment, Evidence
-from ropescale.evals.recommending.options import objective_of
+from ropescale.evals.recommending.evidence import Evidence
+from ropescale.evals.recommending.options import RecommendOptions, objective_of
 from ropescale.evals.recommending.race import split_windows
 from ropescale.evals.recommending.results import ANSWER, FINALISTS, Recommendation
+from ropescale.evals.running.corpus import PerplexityOptions
 from ropescale.evals.statistics.intervals import Estimate
 from ropescale.models.patching import configuration_before
 
@@ -52,9 +53,9 @@ def table(documents, shifts, seed=0, skewed=False, noise=0.02):
         documents=[Document("", ids, None, "")] * len(windows), truncation=Truncation(64, 8, "", list(beyond)),
     )  # fmt: skip
     finalists = list(means)
-    deployment = Deployment("m", None, {}, None)
     held = split_windows(windows, search=False)[1]
-    evidence = Evidence(losses, candidates(), goal, [], finalists, part_of(losses, held), deployment, TOLERANCE, 10**6)
+    options = RecommendOptions(PerplexityOptions(), name="m")
+    evidence = Evidence(losses, candidates(), goal, [], finalists, part_of(losses, held), options)
     protocol = {"target_length": 256, "trained_length": 64, "held_out_windows": documents}
     assert len(held) == (len(windows) if 10 <= len(windows) < 20 else documents)
     return Recommendation(model={}, data={}, protocol=protocol, versions={}, evidence=evidence)

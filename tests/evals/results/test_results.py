@@ -135,7 +135,7 @@ def test_the_dictionary_has_the_published_keys(result):
     assert plain["schema"] == 2
     for found, keys in (
         (plain, "schema model data protocol versions sentences rests_on rows paired verdicts truncation "
-         "repeats cost tables"),
+         "repeats tables"),
         (plain["model"], "path config_sha256 weights dtype device attention parameters vocabulary as_is "
          "trained_length"),
         (plain["data"], "source sha256 documents windows tokens skipped measured whole unit share"),

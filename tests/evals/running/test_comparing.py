@@ -127,9 +127,8 @@ def test_the_baseline_runs_once_for_all_schedules_and_the_cost_says_so(monkeypat
     monkeypatch.setattr(Scorer, "states", lambda self, *given: rows.append(len(given[0])) or states(self, *given))
     monkeypatch.setattr(Scorer, "score", lambda self, ids, chunk: rows.append(-len(ids)) or score(self, ids, chunk))
     result = perplexity(llama(), IDS, [64, 128], [*SCHEDULES, "linear:factor=4.0", "base"], batch_tokens=64)
-    compared = [each for each in result.cost if " against " in each["schedule"]]
-    assert [each["forward_passes"] for each in compared] == [8, 4, 0] and sum(rows) == 12
-    assert [each["positions"] for each in compared] == [8 * 64, 4 * 64, 0]
+    assert [each.forward_passes for each in result.divergences] == [8, 4, 0] and sum(rows) == 12
+    assert [each.positions for each in result.divergences] == [8 * 64, 4 * 64, 0]
     same = at(result, "base", 64)  # the baseline's own tables
     assert (same.kl, same.top1) == (0.0, 1.0)
 

@@ -70,7 +70,8 @@ def compared(asked: Measurement, seconds: float) -> list[sides.Row]:
     result = ours()
     windows = fed(result, asked.lengths, tokenizer.bos_token_id)
     positions = sum(len(window) for each in windows.values() for window in each)
-    assert positions == sum(each["positions"] for each in result.cost), "the loop feeds what ropescale feeds"
+    runs = [*result.passes, *result.divergences, *([result.truncation] if result.truncation else [])]
+    assert positions == sum(each.positions for each in runs), "the loop feeds what ropescale feeds"
     acts = {
         "perplexity()": lambda: sides.cpu(ours),
         "the bare forward passes": lambda: sides.cpu(lambda: bare(model, windows)),
