@@ -55,6 +55,11 @@ def _numbered(values: np.ndarray) -> np.ndarray:
     return np.unique(values, return_inverse=True)[1].astype(np.int64)
 
 
+def far_repeats(ids: Sequence[int], distance: int) -> np.ndarray:
+    """Returns a mask of the far repeats, bool [tokens]."""
+    return last_seen(ids) >= distance
+
+
 @dataclass(frozen=True)
 class RepeatsRow:
     """The perplexity of the far repeats and of all other tokens; see :mod:`ropescale.evals.metrics.far_repeats`.
@@ -97,7 +102,7 @@ def masks_of(stored: Stored, distance: int | None) -> list[np.ndarray]:
     if distance is None:
         return []
     first = 0 if stored.bos else 1
-    return [last_seen(document.ids)[first:] >= distance for document in stored.documents]
+    return [far_repeats(document.ids, distance)[first:] for document in stored.documents]
 
 
 class FarRepeats(Metric[Stored, RepeatsRow]):
