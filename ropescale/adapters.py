@@ -120,8 +120,10 @@ def disagreement(adapter: Adapter) -> str | None:
 
 
 def _same(one: Frequencies, other: Frequencies) -> bool:
-    numbers = zip([*one.inv_freq, one.attention_scale], [*other.inv_freq, other.attention_scale], strict=False)
-    return len(one.inv_freq) == len(other.inv_freq) and all(math.isclose(a, b, rel_tol=_RTOL) for a, b in numbers)
+    if len(one.inv_freq) != len(other.inv_freq):
+        return False
+    numbers = zip([*one.inv_freq, one.attention_scale], [*other.inv_freq, other.attention_scale])
+    return all(math.isclose(a, b, rel_tol=_RTOL) for a, b in numbers)
 
 
 _RTOL = 2e-6

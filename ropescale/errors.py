@@ -50,7 +50,8 @@ class RopescaleError(Exception):
     """
 
     def __init__(self, reason: str = "", *fields: str, advice: Sequence[WayOut] = ()) -> None:
-        super().__init__("; ".join([reason, ", or ".join(each.text for each in advice)] if advice else [reason]))
+        ways = ", or ".join(each.text for each in advice)
+        super().__init__(f"{reason}; {ways}" if advice else reason)
         options = (key for way in advice if not way.schedules for key in way.options)
         self.fields, self.reason, self.advice = fields or tuple(dict.fromkeys(options)), reason, tuple(advice)
 

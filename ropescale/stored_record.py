@@ -95,8 +95,9 @@ class Record(_Stored):
     def labels(self) -> dict[str, str]:
         """The schedule of each layer type as text, with the scaling that it was composed with."""
         labels = self.spec | self.frozen
-        whole = {key: f"{text} on {self.beneath[key]}" if key in self.beneath else text for key, text in labels.items()}
-        return {key: cut(text, _LONGEST) for key, text in whole.items()}
+        for key in labels.keys() & self.beneath.keys():
+            labels[key] += f" on {self.beneath[key]}"
+        return {key: cut(text, _LONGEST) for key, text in labels.items()}
 
     @property
     def frequencies(self) -> dict[str, Frequencies]:

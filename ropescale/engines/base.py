@@ -125,9 +125,10 @@ class Layers:
 def layers_of(plan: Plan) -> list[Layers]:
     """Returns every kind of layer that a plan changes, with the parameters that the plan writes."""
     written = plan.planned
-    return [
-        Layers(key, parameters_of(written, key), written, layer.rope, plan.length) for key, layer in plan.layers.items()
-    ]
+    found = []
+    for key, layer in plan.layers.items():
+        found.append(Layers(key, parameters_of(written, key), written, layer.rope, plan.length))
+    return found
 
 
 def layers_in(configuration: Configuration, length: int) -> tuple[Layers, ...]:
@@ -274,8 +275,10 @@ class Difference:
 
 def sentence(engines: list[str], warning: str) -> str:
     """Formats a warning with the engines that it concerns, as in ``vLLM and SGLang: ignore ...``."""
-    joined = " and ".join([", ".join(engines[:-1]), engines[-1]] if engines[1:] else engines)
-    return f"{joined}: {warning.replace('{s}', '' if engines[1:] else 's')}"
+    *others, last = engines
+    if others:
+        return f"{', '.join(others)} and {last}: {warning.replace('{s}', '')}"
+    return f"{last}: {warning.replace('{s}', 's')}"
 
 
 # ---------------------------------------------------------------------------------------------------------

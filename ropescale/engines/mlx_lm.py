@@ -102,7 +102,10 @@ def _changes(serving: Serving) -> Data:
             before: Any = changed.get(name, serving.stored.section.get(name))
             stated = {key: value for key, value in (before or {}).items() if key != "type"}
             inner = stated.get(own.key)  # the parameters of one layer type
-            changed[name] = {**stated, **({own.key: {**inner, **added}} if isinstance(inner, Mapping) else added)}
+            if isinstance(inner, Mapping):
+                changed[name] = {**stated, own.key: {**inner, **added}}
+            else:
+                changed[name] = {**stated, **added}
     if changed and serving.stored.path:
         return placed({}, serving.stored.path, {**serving.stored.section, **changed})
     return changed

@@ -139,11 +139,12 @@ class GgufFile:
         self, keys: Mapping[str, Value | None], kept: Sequence[ReaderTensor], added: Mapping[str, bytes]
     ) -> bytes:
         """Returns the new file's header, up to the tensor data."""
-        pairs = [
-            _string(name) + there.encoded() if isinstance(there, Value) else _joined(there.parts)
-            for name, there in {**self._fields, **keys}.items()
-            if there is not None
-        ]
+        pairs = []
+        for name, there in {**self._fields, **keys}.items():
+            if isinstance(there, Value):
+                pairs.append(_string(name) + there.encoded())
+            elif there is not None:
+                pairs.append(_joined(there.parts))
         sizes = [int(tensor.n_bytes) for tensor in kept] + [len(data) for data in added.values()]
         infos = [_joined(tensor.field.parts[:-1]) for tensor in kept]
         infos += [

@@ -120,7 +120,8 @@ def _style(named: Sequence[str | None], geometry: Geometry) -> dict[str, Any]:
     """Returns the colour and width of a schedule, shared by all panels; earlier curves are wider, so that they stay
     visible under later ones that coincide."""
     place = named.index(geometry.label)
-    return {"color": _HUES[place % len(_HUES)], "linewidth": 0.9 + 2.1 * (len(named) - 1 - place) / len(named)}
+    later = len(named) - 1 - place
+    return {"color": _HUES[place % len(_HUES)], "linewidth": 0.9 + 2.1 * later / len(named)}
 
 
 _HUES = [COLOURS[name] for name in ("vermilion", "green", "purple", "orange", "black", "sky")]

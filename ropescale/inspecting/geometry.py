@@ -99,8 +99,10 @@ class Geometry:
         if self.frequencies is None:
             return pairs
         new, length = self.frequencies, self.seen(self.target_length or self.rope.original_length)
-        # infinite for a stopped pair, NaN for a pair that never turned
-        divisors = [b / f if f else math.inf if b else math.nan for b, f in zip(before, new.inv_freq)]
+        divisors = []
+        for b, f in zip(before, new.inv_freq):
+            stopped = math.inf if b else math.nan  # NaN for a pair that never turned
+            divisors.append(b / f if f else stopped)
         most = max((d for d in divisors if math.isfinite(d)), default=1.0)
         return [
             replace(

@@ -190,7 +190,8 @@ class Patch:
             wanted, present = softmax_scale(module, config), softmax_scale(module, old)
             if wanted is not None and wanted != present:
                 self._set(module, "scaling", wanted)
-        for target in {id(c): c for c in (old, *map(whole_config, modules.values()))}.values():
+        targets = {id(each): each for each in (old, *map(whole_config, modules.values()))}
+        for target in targets.values():
             for name in _CONFIG_FIELDS:
                 field = type(target).attribute_map.get(name, name)
                 value = config.__dict__.get(field, _ABSENT)

@@ -362,23 +362,23 @@ def full_precision() -> Iterator[None]:
 @contextmanager
 def preserved(model: nn.Module) -> Iterator[None]:
     """Restores the rotary tables and their modules' attributes after the block, in the same tensors."""
-    kept = [
-        (module, dict(module.__dict__), {n: (b, None if b is None else b.clone()) for n, b in module._buffers.items()})
-        for _, module in rotary_modules(model)
-    ]
+    kept = []
+    for _, module in rotary_modules(model):
+        numbers = {name: buffer.clone() for name, buffer in module._buffers.items() if buffer is not None}
+        kept.append((module, dict(module.__dict__), dict(module._buffers), numbers))
     try:
         yield
     finally:
-        for module, attributes, buffers in kept:
+        for module, attributes, buffers, numbers in kept:
             # Every intermediate state is complete, because this may be interrupted.
             for name in module.__dict__.keys() - attributes.keys():
                 del module.__dict__[name]
             module.__dict__.update(attributes)
             module._buffers.clear()
-            for name, (buffer, numbers) in buffers.items():
+            for name, buffer in buffers.items():
                 module._buffers[name] = buffer
-                if buffer is not None and numbers is not None:
-                    buffer.copy_(numbers)
+                if buffer is not None:
+                    buffer.copy_(numbers[name])
 
 
 @contextmanager

@@ -92,7 +92,9 @@ def _pieces(table: Grid, width: int) -> Iterator[Grid]:
         return
     left = list(range(1, len(table.header)))
     while left:
-        count = next((n for n in range(len(left), 1, -1) if _across(_only(table, [0, *left[:n]]).widths) <= width), 1)
+        count = len(left)
+        while count > 1 and _across(_only(table, [0, *left[:count]]).widths) > width:
+            count -= 1
         yield _only(table, [0, *left[:count]])
         left = left[count:]
 

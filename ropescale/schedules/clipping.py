@@ -96,7 +96,9 @@ class Giraffe(BuiltIn):
             inv_freq = [b * (1 - i / half) ** self.scale_power for i, b in enumerate(inv_freq)]
         if self.truncate is not None:
             cutoff = 2 * math.pi / self.truncate
-            inv_freq = [b if b >= cutoff else cutoff / 16 if b >= cutoff / 8 else 0.0 for b in inv_freq]
+            for i, b in enumerate(inv_freq):
+                if b < cutoff:
+                    inv_freq[i] = cutoff / 16 if b >= cutoff / 8 else 0.0
         return Frequencies(inv_freq, rope.table_scale)
 
 
@@ -132,5 +134,8 @@ class Cope(BuiltIn):
         turning = sum(f > 0 for f in inv_freq)
         n = min(clipped, turning)
         first = turning - n
-        faded = [b * (1 + math.cos(math.pi * (k / (n - 1)))) / 2 for k, b in enumerate(inv_freq[first:turning])]
+        faded = []
+        for k, b in enumerate(inv_freq[first:turning]):
+            kept = 1 + math.cos(math.pi * (k / (n - 1)))
+            faded.append(b * kept / 2)
         return Frequencies(inv_freq[:first] + faded + inv_freq[turning:], rope.table_scale)

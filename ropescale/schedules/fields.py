@@ -53,16 +53,18 @@ def _parameters_of(cls: type) -> dict[str, Parameter]:
     hints: Data = {}
     with contextlib.suppress(Exception):  # names that exist only for type checking
         hints = typing.get_type_hints(cls if is_dataclass else cls.__init__)
+    known = {}
     if is_dataclass:
-        fields = [f for f in dataclasses.fields(cls) if f.init]
-        defaults = {f.name: f.default if f.default_factory is _MISSING else f.default_factory() for f in fields}
-        return {f.name: Parameter(f.name, hints.get(f.name, f.type), defaults[f.name], f.metadata) for f in fields}
-    given = list(inspect.signature(cls.__init__).parameters.values())[1:]
-    return {
-        p.name: Parameter(p.name, hints.get(p.name, object), _MISSING if p.default is p.empty else p.default)
-        for p in given
-        if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
-    }
+        for f in dataclasses.fields(cls):
+            if f.init:
+                default = f.default if f.default_factory is _MISSING else f.default_factory()
+                known[f.name] = Parameter(f.name, hints.get(f.name, f.type), default, f.metadata)
+        return known
+    for p in list(inspect.signature(cls.__init__).parameters.values())[1:]:
+        if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY):
+            default = _MISSING if p.default is p.empty else p.default
+            known[p.name] = Parameter(p.name, hints.get(p.name, object), default)
+    return known
 
 
 LARGEST = 1e100

@@ -17,7 +17,7 @@ from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, is_dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from inspect import isroutine
 from typing import TypeGuard, cast
 
@@ -54,7 +54,10 @@ class Spec:
     def of(cls, schedule: Schedule) -> Spec:
         """Returns the Spec of a schedule object, with its non-default fields."""
         changed = {known.name: value for known, value in _held(schedule) if _differs(value, known.default)}
-        return cls(schedule, {key: cls.of(value) if _is_schedule(value) else value for key, value in changed.items()})
+        for key, value in changed.items():
+            if _is_schedule(value):
+                changed[key] = cls.of(value)
+        return cls(schedule, changed)
 
     @property
     def label(self) -> str:
@@ -119,9 +122,11 @@ class Spec:
         """
         if not isinstance(self.make, type):
             return self.make
-        return build(
-            self.make, {key: value.build() if isinstance(value, Spec) else value for key, value in self.fields.items()}
-        )
+        fields = dict(self.fields)
+        for key, value in self.fields.items():
+            if isinstance(value, Spec):
+                fields[key] = value.build()
+        return build(self.make, fields)
 
     def _with(self, given: Json, read: Callable[..., object]) -> Spec:
         if not given:
@@ -396,7 +401,9 @@ def parts_of(spec: ParsedSpec) -> list[Spec]:
 
 def mapped(spec: ParsedSpec, change: Callable[[Spec], Spec]) -> ParsedSpec:
     """Returns a parsed schedule with ``change`` applied to its spec, or to the spec of every layer type."""
-    return {key: change(part) for key, part in spec.items()} if isinstance(spec, Mapping) else change(spec)
+    if isinstance(spec, Mapping):
+        return {key: change(part) for key, part in spec.items()}
+    return change(spec)
 
 
 def takes(spec: ParsedSpec, key: str) -> bool:
@@ -418,17 +425,23 @@ def with_each_factor(schedules: Sequence[object], factors: Sequence[float]) -> l
         raise ScheduleError(f"{part.text} has its own factor, and factors {given} are given; remove one", "factor")
     scaled: list[ParsedSpec] = []
     for spec in specs:
-        made = [
-            mapped(spec, lambda part, f=factor: part.with_fields(factor=f) if "factor" in part.known else part)
-            for factor in dict.fromkeys(factors)
-        ]
-        scaled += made if takes(spec, "factor") else [spec]
+        if not takes(spec, "factor"):
+            scaled.append(spec)
+            continue
+        for factor in dict.fromkeys(factors):
+            scaled.append(mapped(spec, partial(_with_factor, factor=factor)))
     return scaled
+
+
+def _with_factor(part: Spec, factor: float) -> Spec:
+    return part.with_fields(factor=factor) if "factor" in part.known else part
 
 
 def spelled_out(spec: ParsedSpec) -> str:
     """Returns a parsed schedule on one line, with its given fields: ``yarn:factor=8``."""
-    return json.dumps({key: part.text for key, part in spec.items()}) if isinstance(spec, Mapping) else spec.text
+    if isinstance(spec, Mapping):
+        return json.dumps({key: part.text for key, part in spec.items()})
+    return spec.text
 
 
 def file_of(spec: ParsedSpec) -> str:
@@ -444,7 +457,9 @@ def is_same(one: ParsedSpec, other: ParsedSpec) -> bool:
 
 def _identity(spec: ParsedSpec) -> object:
     """Returns :attr:`Spec.identity`, by layer type if there are several."""
-    return {key: part.identity for key, part in spec.items()} if isinstance(spec, Mapping) else spec.identity
+    if isinstance(spec, Mapping):
+        return {key: part.identity for key, part in spec.items()}
+    return spec.identity
 
 
 def distinct(given: Iterable[ParsedSpec]) -> list[ParsedSpec]:

@@ -33,8 +33,7 @@ def load(name: str) -> object:
     try:
         return getattr(module, attribute)
     except AttributeError:
-        own = {key: value for key, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__}
-        public = [key for key, value in own.items() if callable(value) and not key.startswith("_")]
+        public = [key for key, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
         otherwise = f"it defines {listed(public)}" if public else "it defines nothing"
         raise ScheduleError(f"{where} has no {brief(attribute)}; {suggest(attribute, public, otherwise)}") from None
 

@@ -310,7 +310,8 @@ def _apart(decoded: torch.Tensor, whole: torch.Tensor) -> tuple[torch.Tensor, to
         raise RunError("the model's logits are NaN; try float32", "dtype")
     left, right = decoded.double(), whole.double()
     real, also = left.abs() < _MASKED, right.abs() < _MASKED
-    apart = torch.where(real & also, (left - right).abs(), torch.where(real == also, 0.0, torch.inf)).max(1).values
+    of_masks = torch.where(real == also, 0.0, torch.inf)
+    apart = torch.where(real & also, (left - right).abs(), of_masks).max(1).values
     rows = [row[kept] for row, kept in zip(right, also)]
     variance = torch.stack([row.var(correction=0) for row in rows]).mean()
     return apart, torch.where(apart > 0, apart / variance.sqrt(), apart)
