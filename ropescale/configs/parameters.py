@@ -103,6 +103,9 @@ def _filled(section: Section, key: str, given: Json) -> Parameters:
         del parameters["partial_rotary_factor"]
     if parameters.get("rope_theta") is None:
         theta = section.beside(key, THETA_NAMES, way)
+        null = [name for name in section.reaching(key, THETA_NAMES, way) if name in section.stated]
+        if null and not theta and section.is_known:
+            raise ConfigError(f"{null[0]} is null in the configuration, and transformers stops on it; give its value")
         parameters["rope_theta"] = theta[1] if theta else filled.get("rope_theta")
     if given and parameters["rope_type"] == "yarn" and filled.get("attention_factor") is not None:
         parameters.setdefault("attention_factor", filled["attention_factor"])

@@ -115,7 +115,9 @@ class Section:
 
     @property
     def maximum(self) -> object:
-        """The maximum that the file or the class states, or None."""
+        """The maximum that the file or the class states, or None, also for a null, on which transformers stops."""
+        if self.stated.get(self.maximum_name, 0) is None:
+            return None
         return self.get("max_position_embeddings") or self.stated.get(self.maximum_name)
 
     def get(self, field: str) -> object:
@@ -153,9 +155,13 @@ class Section:
             names: the top-level keys.
             way: the form from :meth:`way`, which determines the layer types that a key applies to. Default: :attr:`v4`.
         """
-        reaches = self.defaults.get("beside", {}).get(way, {}).get("reaches", self.v4)
-        stated = ((name, self.stated.get(name)) for name in names if key in reaches.get(name, ()))
+        stated = ((name, self.stated.get(name)) for name in self.reaching(key, names, way))
         return next(((name, value) for name, value in stated if value is not None), None)
+
+    def reaching(self, key: str, names: Iterable[str], way: str) -> list[str]:
+        """Returns those of the top-level keys, as for :meth:`beside`, that apply to a layer type."""
+        reaches = self.defaults.get("beside", {}).get(way, {}).get("reaches", self.v4)
+        return [name for name in names if key in reaches.get(name, ())]
 
     def named_by(self, name: str) -> list[str]:
         """Returns the layer types whose theta a top-level key states, if the class does not read this key."""

@@ -689,6 +689,17 @@ def test_a_scaling_without_a_key_is_refused_where_stock_stops(kind, name, null, 
         ran("inspect", "made")
 
 
+@pytest.mark.parametrize(("name", "said"), [("rope_theta", "rope_theta is null"), ("max_position_embeddings", "lacks")])
+def test_a_null_at_the_top_level_is_refused_where_stock_stops(name, said):
+    for model_type in ("llama", "gemma3_text", "qwen3_moe"):
+        with pytest.raises(ConfigError, match=said):
+            make_plan({"model_type": model_type, name: None}, "yarn:factor=2")
+        with pytest.raises(Exception):  # noqa: B017, PT011 (of many kinds)
+            stock_tables({"model_type": model_type, name: None})
+    apertus = {"model_type": "apertus", "rope_theta": None, "hidden_size": 64, "num_attention_heads": 2}
+    assert stock_tables(apertus) and make_plan(apertus, "yarn:factor=2", replace_scaling=True)  # it does not read it
+
+
 @pytest.mark.parametrize("given", [{}, {"mrope_section": None}, {"mrope_section": 16}])
 def test_a_scaling_without_its_type_or_mrope_without_sections_is_refused_everywhere(given, tmp_path, refused, ran):
     config = {"model_type": "qwen2_vl", **plain("qwen2_vl", 64, 4, 4096, 1e6)}
