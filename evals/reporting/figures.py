@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import io
-import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...output.formatting import Grid
 from ...output.plotting import COLOURS, in_style
@@ -64,16 +63,6 @@ def changes_from(base: Series, series: Sequence[Series]) -> Changes:
     return found
 
 
-def against_truncation(series: Sequence[Series]) -> Changes:
-    """Returns the change of every series from truncation."""
-    found: dict[Series, dict[int, Estimate]] = {}
-    for each in series:
-        for row in each.result.against_truncation:
-            if row.schedule == each.schedule:
-                found.setdefault(each, {})[row.length] = row.change
-    return found
-
-
 # --- Figures
 
 
@@ -121,27 +110,6 @@ def positions(series: Sequence[Series]) -> str:
     bins = {each: own for each in series if (own := by_position.bins_of(each.result)[each.schedule])}
     lines = {each: by_position.points_of(own) for each, own in bins.items()}
     return _by_length("position", lines, "loss (nats per token)", by_position.axis_of(bins.values())) if lines else ""
-
-
-def divisors(name: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    """Returns the figure of what a search divides each pair's frequency by, at its start and at its end."""
-    from matplotlib.ticker import MaxNLocator
-
-    with in_style(6, 3.9, **{"font.size": 10}) as figure:
-        axes = figure.subplots()
-        lines = itertools.product(dict.fromkeys(row["layers"] for row in rows), ("start", "found"))
-        for number, (layers, kind) in enumerate(lines):
-            own = [row for row in rows if row["layers"] == layers]
-            style: dict[str, Any] = drawing.style_of(number) | {"markersize": 4}
-            pairs = [row["pair"] for row in own]
-            axes.plot(pairs, [row[kind] for row in own], label=f"{layers}: {kind}", **style)
-        axes.set_yscale("log")
-        drawing.log_ticks(axes)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.set_xlabel("pair (0 turns fastest)")
-        axes.set_ylabel("frequency divided by")
-        axes.legend()
-    return svg(figure, name)
 
 
 def _by_length(name: str, lines: Lines, y: str, x: Axis | None = None, log: bool = False, sides: bool = False) -> str:

@@ -25,7 +25,6 @@ from ..metrics.drawing import style_of
 from ..recommending.results import ANSWER, CANDIDATES, Recommendation, draw_front
 from ..results.folder import RESULTS, refusing_damage
 from ..retrieving.results import ACCURACY, EFFECTIVE, heat_maps_of
-from ..searching.results import FINDING
 from . import figures
 from .figures import Series
 from .runs import StoredRun
@@ -118,7 +117,6 @@ def _sections(series: Sequence[Series]) -> dict[str, object]:
         "curves": views,
         "bases": [_against(each, schedules) for each in (schedules if len(schedules) <= FEW else firsts)],
         "base": firsts[0].number,
-        "truncation": figures.changes("truncation", figures.against_truncation(schedules)),
         "position": figures.positions(schedules),
     }
 
@@ -141,8 +139,6 @@ def _figure(number: int, run: StoredRun) -> str:
     name = f"run-{number}"
     if EFFECTIVE.key in results:
         return figures.svg(heat_maps_of(ACCURACY.read(results), results), name)
-    if FINDING.key in results:
-        return figures.divisors(name, results["divisors"])
     if ANSWER.key in results and CANDIDATES.has_picture(found := Recommendation.load(run.folder)):
         return figures.svg(draw_front(found), name)
     return ""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ...errors import DataError
 from ...files import local_path
-from ...output.formatting import Grid, Page, listed
+from ...output.formatting import Grid, Page, listed, names_of
 from ..results.folder import LOSSES, RESULTS, Results, read_results, refusing_damage
 from ..results.result import Result
 
@@ -21,7 +21,7 @@ class StoredRun:
 
     Attributes:
         folder: the path of the folder.
-        name: the run's name on the page: the folder's name, after the names of as many parents as distinguish the runs.
+        name: the run's name on the page: the folder's name, or with its parents where another run's ends the same.
         results: the content of ``results.json``.
         result: the measurement of perplexity, which a search on a text also has; None for all other kinds of runs.
         sentences: that the run is not whole if it stopped, the conclusions, and on what they rest.
@@ -47,9 +47,7 @@ def load(folders: Sequence[str | Path]) -> list[StoredRun]:
     twice = [path for number, path in enumerate(paths) if real[number] in real[:number]]
     if twice:
         raise DataError(f"{twice[0]} is given twice; give each run once")
-    depth = 1  # the number of path components in a name, as many as make the names distinct
-    while len({path.parts[-depth:] for path in real}) < len(real):
-        depth += 1
+    names = names_of({str(path): str(path) for path in real})
     runs = []
     for path, whole in zip(paths, real):
         results = read_results(path)
@@ -57,8 +55,7 @@ def load(folders: Sequence[str | Path]) -> list[StoredRun]:
         with refusing_damage(path / RESULTS):
             said = [results.get("unfinished"), *results["sentences"], results["rests_on"]]
             report = [part if isinstance(part, str) else Grid(**part) for part in results.pop("report")]
-        name = "/".join(whole.parts[-depth:])
-        runs.append(StoredRun(path, name, results, result, [*filter(None, said)], report))
+        runs.append(StoredRun(path, names[str(whole)], results, result, [*filter(None, said)], report))
     return runs
 
 

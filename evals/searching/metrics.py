@@ -128,14 +128,3 @@ class HistoryRow:
     tokens: int
     loss: float
     held_out: bool
-
-
-@dataclass(frozen=True)
-class PairRow:
-    """The divisors of a pair: its original frequency divided by its frequency under the starting and under the found
-    schedule. A divisor of 1 means that the frequency is unchanged."""
-
-    layers: str
-    pair: int
-    start: float
-    found: float

@@ -31,7 +31,7 @@ from ..metrics.verdicts import worse_than_a_guess
 from ..results.result import Result
 from ..results.saving import Saved
 from ..statistics.intervals import PERCENT, Estimate, familywise
-from .metrics import FoundRow, HistoryRow, PairRow, Search, verdict
+from .metrics import FoundRow, HistoryRow, Search, verdict
 
 
 def commands(model: str, schedule: str, plan: Plan, engine: str | None) -> list[str]:
@@ -88,25 +88,8 @@ class History(Metric["SearchResult", HistoryRow]):
         return sorted(rows, key=lambda row: row.tokens)
 
 
-class Divisors(Metric["SearchResult", PairRow]):
-    """The divisor of each pair."""
-
-    row = PairRow
-    key = "divisors"
-
-    def reduce(self, stored: SearchResult) -> list[PairRow]:
-        """Returns one row per layer type and pair, without pairs of frequency 0."""
-        return [
-            PairRow(layers, pair, own / start, own / found)
-            for layers, tables in stored.search.learned.tables.items()
-            for pair, (own, start, found) in enumerate(zip(*tables))
-            if own and start and found
-        ]
-
-
 FINDING = Finding()
 HISTORY = History()
-DIVISORS = Divisors()
 
 
 @dataclass(repr=False, kw_only=True)
@@ -119,7 +102,7 @@ class SearchResult(Saved):
     """
 
     kind: ClassVar[str] = "search"
-    metrics = (FINDING, HISTORY, DIVISORS)
+    metrics = (FINDING, HISTORY)
 
     search: Search
     comparison: Result

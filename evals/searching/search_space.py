@@ -237,10 +237,6 @@ class Space:
             at += len(ramp.names)
 
 
-Divided = tuple[Sequence[float], Sequence[float], Sequence[float]]
-"""The frequencies of all pairs in radians per token: the model's own, those of the start, and those found."""
-
-
 @dataclass(frozen=True)
 class Learned:
     """A point of a search space.
@@ -259,14 +255,6 @@ class Learned:
     def schedule(self) -> Schedule | dict[str, Schedule]:
         """The schedule of the point, or a dict by layer type if the schedules differ."""
         return self.space.schedule(self.point)
-
-    @property
-    def tables(self) -> dict[str, Divided]:
-        """The frequencies of each layer type: the model's own, those of the start, and those found."""
-        points = (torch.tensor(point, dtype=torch.float64) for point in (self.space.start, self.point))
-        start, found = map(self.space.tables, points)
-        own = {key: layer.rope.inv_freq() for key, layer in self.plan.layers.items()}
-        return {key: (own[key], start[key][0].tolist(), found[key][0].tolist()) for key in own}
 
 
 def planned_with(plan: Plan, schedule: object) -> Plan:

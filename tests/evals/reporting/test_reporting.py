@@ -139,7 +139,7 @@ def test_the_figures_have_a_group_per_series_and_the_page_what_they_show(folder,
         text = page(load([run]))
         assert len(text) < 1_000_000
         figures = re.findall(r"<svg xmlns.*?</svg>", text, re.DOTALL)
-        assert len(figures) == 5 + bases  # three quantities, changes from each, truncation, position
+        assert len(figures) == 4 + bases  # three quantities, changes from each, position
         groups = [set(re.findall(r'data-series="(\d+)"', figure)) for figure in figures]
         assert groups[0] == set(map(str, range(count))) and groups[-1] == set(map(str, range(count - 1)))
         assert all(figure.count("trained at 64") == 1 for figure in (*figures[:4], figures[-1]))
@@ -283,10 +283,7 @@ def test_the_pages_of_a_search_and_of_a_recommendation_have_their_figures(tmp_pa
     search(tiny.llama(), tiny.documents(12, 300), 128, budget_tokens=128 * 24).save(tmp_path / "search")
     recommend(tiny.llama(), tiny.documents(8, 132), 128, batch_tokens=256).save(tmp_path / "recommended")
     figures = re.findall(r"<svg xmlns.*?</svg>", page(load([tmp_path / "search", tmp_path / "recommended"])), re.DOTALL)
-    words = [set(re.findall(r"<text[^>]*>([^<]*)</text>", figure)) for figure in figures[-2:]]
-    for own, name in zip(words, ["frequency divided by", "Pareto front"], strict=True):
-        assert name in own
-    assert {"0", "1", "2", "3"} <= words[0]  # whole pairs
+    assert ">perplexity<" in figures[0] and ">Pareto front<" in figures[-1]
 
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
