@@ -134,10 +134,6 @@ class Store:
             self._passes[key] = FinishedBatches(self, key, found)
         return self._passes[key]
 
-    def put_limit(self, key: str, positions: int, fitting: int) -> None:
-        """Stores how many of a window's positions fit into memory."""
-        self.put(key, positions, b"%d" % fitting)
-
     @property
     def finished(self) -> int:
         """The number of finished batches in the passes read so far."""

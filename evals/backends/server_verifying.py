@@ -138,7 +138,8 @@ def verify_served(
     """
     place = usable_device(device)
     stored, _ = find_loadable(model, revision, weights=True)
-    folder, config = stored.folder, stored.config
+    folder = stored.folder
+    config = stored.config
     trained = max(rope.original_length for rope in read_rope(config).values())
     longest = server.engine.longest
     size = length or min(trained + PAST, longest or trained + PAST)

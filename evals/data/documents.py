@@ -480,13 +480,15 @@ def too_short(longest: tuple[str, int] | None, needed: int, instead: str = "shor
 
 
 def placed(
-    document: Document, bos: str | int, tokenizer: PreTrainedTokenizerBase | None
-) -> tuple[Document, int | None]:
+    document: Document | Text, bos: str | int, tokenizer: PreTrainedTokenizerBase | None
+) -> tuple[Document | Text, int | None]:
     """Returns a document without its leading BOS, and the id of the BOS that every window gets; None for no BOS.
 
     With ``bos`` "auto", chats whose template writes no BOS get none, as in training.
     """
     found = bos_id(bos, tokenizer)
+    if isinstance(document, Text):
+        return document, found
     begins = list(document.ids[:1]) == [found]
     if found is None or (document.kind == "chat" and len(document.ids) and not begins and bos == "auto"):
         return document, None

@@ -96,8 +96,9 @@ def check_lengths(lengths: int | str | Iterable[int | str]) -> tuple[int, ...]:
     Raises:
         DataError: no length is given, or one is not an integer of at least 2.
     """
-    listed = [lengths] if isinstance(lengths, (int, str)) else list(lengths)
-    given = [length for each in listed for length in parse_lengths(each if isinstance(each, str) else [each])]
+    given: list[int] = []
+    for each in [lengths] if isinstance(lengths, (int, str)) else lengths:
+        given += parse_lengths(each if isinstance(each, str) else [each])
     for length in given:
         prefix(length, bos=True)
     if not given:

@@ -383,11 +383,7 @@ class Corpus:
         """
         first = None
         for each in given:
-            if isinstance(each, Document):
-                source, bos = data_documents.placed(each, self.bos_option, self._tokenizer)
-            else:
-                source = each
-                bos = data_documents.bos_id(self.bos_option, self._tokenizer)
+            source, bos = data_documents.placed(each, self.bos_option, self._tokenizer)
             if first is None:
                 first = each
                 self.bos = bos

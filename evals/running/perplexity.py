@@ -319,15 +319,15 @@ def comparing(
         plan: the batches of the windows.
         keep: called with all comparisons.
     """
-    distinct = {each.rotation: each for each in others if each.rotation != base.rotation}
+    changed = {each.rotation: each for each in others if each.rotation != base.rotation}
 
     def finish(*finished: Mapping[int, Arrays]) -> None:
         unchanged = [[np.full(size, value, np.float32) for size in plan.sizes] for value in (0.0, 1.0)]
         numbers = {base.rotation: unchanged}
-        for rotation, batches in zip(distinct, finished, strict=True):
+        for rotation, batches in zip(changed, finished, strict=True):
             numbers[rotation] = [assembled(plan, batches, name) for name in ("kl", "same")]
         # Each schedule feeds the windows once; the baseline's forward passes are added to the first schedule's.
-        shares = {rotation: 1 + (number == 0) for number, rotation in enumerate(distinct)}
+        shares = {rotation: 1 + (number == 0) for number, rotation in enumerate(changed)}
         found = []
         for other in others:
             kl, same = numbers[other.rotation]
@@ -345,9 +345,9 @@ def comparing(
             )
         keep(found)
 
-    facts = [{"length": length, "divergence": [base.rotation, rotation], "plan": plan.sha256} for rotation in distinct]
+    facts = [{"length": length, "divergence": [base.rotation, rotation], "plan": plan.sha256} for rotation in changed]
     form = per_token(kl=np.float32, same=np.bool_)
-    compare = partial(scorer.compare, base.live, [each.live for each in distinct.values()])
+    compare = partial(scorer.compare, base.live, [each.live for each in changed.values()])
     return Task("short-context cost", plan, facts, form, finish, compare=compare, further_passes=1)
 
 

@@ -162,7 +162,11 @@ class Runner:
         key = key_of({**self.facts, "limits": True})
         own = [(positions, int(fitting)) for positions, fitting in self.store.records(key)]
         found = {limit for each in self.group.from_all(own) for limit in each}
-        texts.go_on(list(found) if self.left else [], partial(self.store.put_limit, key))
+
+        def keep(positions: int, fitting: int) -> None:
+            self.store.put(key, positions, b"%d" % fitting)
+
+        texts.go_on(list(found) if self.left else [], keep)
 
     @property
     def left(self) -> list[Batch]:

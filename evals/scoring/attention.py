@@ -52,7 +52,9 @@ def in_blocks(most: int | None = None, fused: bool = False, compared: Compared |
 
 def _mask(most: int | None, stock: Callable[..., torch.Tensor | None], **named: Any) -> torch.Tensor | None:
     """Returns an empty mask with the window, or transformers' own mask."""
-    queries, keys, window = named["q_length"], named["kv_length"], named.get("local_size")
+    queries = named["q_length"]
+    keys = named["kv_length"]
+    window = named.get("local_size")
     at_end = named["q_offset"] + queries == named["kv_offset"] + keys
     is_plain = named.get("attention_mask") is None and named.get("allow_is_causal_skip", True)
     if not at_end or not is_plain or (window and not _slides(named["mask_function"], window)):
@@ -93,7 +95,8 @@ def _attention(
         value = torch.nn.functional.pad(value, (0, query.shape[-1] - width))
     if mask is None or mask.shape[-2]:
         return stock(module, query, key, value, mask, **named)[0][..., :width], None
-    queries, keys = query.shape[2], key.shape[2]
+    queries = query.shape[2]
+    keys = key.shape[2]
     window = mask.shape[-1] or keys
     if window >= keys and query.device.type != "cpu":
         from torch.nn.attention.bias import causal_lower_right  # late: it imports torch's compiler
@@ -103,9 +106,11 @@ def _attention(
     slides = window < keys == queries and not query.requires_grad
     if slides and fused:
         return _fused(query, key, value, window, named.get("scaling")), None
-    found, first = list[torch.Tensor](), keys - queries
+    found = list[torch.Tensor]()
+    first = keys - queries
     for start in range(first, keys, QUERIES):
-        low, stop = max(0, start - window + 1), min(start + QUERIES, keys)
+        low = max(0, start - window + 1)
+        stop = min(start + QUERIES, keys)
         block = query[:, :, start - first : stop - first]
         shape = (start - low, stop - low, window, query.device)
         bias = seen[shape] if shape in seen else _bias(block, *shape[:3])

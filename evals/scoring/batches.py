@@ -158,8 +158,11 @@ def assembled(plan: BatchPlan[Feed], finished: Mapping[int, Arrays], name: str) 
     found: list[list[np.ndarray]] = [[] for _ in plan.sizes]
     for feed, numbers in sorted(pieces, key=lambda piece: piece[0].window.start):
         found[feed.document].append(numbers)
-    empty = np.empty(0, np.float32)
-    return [each[0] if len(each) == 1 else np.concatenate([empty, *each]) for each in found]
+    whole: list[np.ndarray] = []
+    for each in found:
+        is_alone = len(each) == 1  # and is not copied
+        whole.append(each[0] if is_alone else np.concatenate([np.empty(0, np.float32), *each]))
+    return whole
 
 
 def plan_pass(

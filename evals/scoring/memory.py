@@ -45,7 +45,10 @@ class MemoryEstimate:
     def __init__(
         self, model: PreTrainedModel, logits_bytes: int, tile: int | None = None, unmasked: bool = False
     ) -> None:
-        self.model, self.logits_bytes, self.tile, self.unmasked = model, logits_bytes, tile, unmasked
+        self.model = model
+        self.logits_bytes = logits_bytes
+        self.tile = tile
+        self.unmasked = unmasked
         self._size = next(model.parameters()).element_size()
         self._shares = getattr(model, "tp_size", None) or 1
         self._stream = self._size * width(model)
@@ -88,7 +91,8 @@ class MemoryEstimate:
         output.
         """
         heads, head = heads_of(self.model)
-        queries, keys = heads * head, stated(self.model, "num_key_value_heads", heads) * head
+        queries = heads * head
+        keys = stated(self.model, "num_key_value_heads", heads) * head
         held = max(4 * queries + 2 * keys, 2 * queries + 5 * keys)
         if plain := stated(self.model, "qk_nope_head_dim", 0):
             held = 5 * queries + heads * (plain + stated(self.model, "v_head_dim", head))
@@ -108,7 +112,8 @@ class MemoryEstimate:
         experts, with their inputs and outputs."""
         inner = stated(self.model, "intermediate_size", 4 * width(self.model))
         is_gated = any("gate" in name for name, _ in self.model.named_parameters())
-        held, experts = (2 + is_gated) * inner, stated(self.model, "num_experts_per_tok", 0)
+        held = (2 + is_gated) * inner
+        experts = stated(self.model, "num_experts_per_tok", 0)
         if experts:
             inner = stated(self.model, "moe_intermediate_size", inner)
             held = max(held, experts * (width(self.model) + max(4 * inner, 3 * width(self.model))))
@@ -121,7 +126,8 @@ class MemoryEstimate:
         The estimate is based on the total memory instead of the free memory, so the same command on the same machine
         makes the same plan.
         """
-        free, fitting = budget(self.model), MOST_BATCH_TOKENS.get(device_of(self.model).type, 32768)
+        free = budget(self.model)
+        fitting = MOST_BATCH_TOKENS.get(device_of(self.model).type, 32768)
         while fitting > 1 and self.whole(fitting, longest) > free:
             fitting //= 2
         return fitting
@@ -179,7 +185,8 @@ def budget(model: PreTrainedModel, share: float | None = None) -> float:
     For a model on several devices, the device with the least memory left determines the result, because every window
     passes through all of them.
     """
-    weights, devices = weight_bytes(model), _devices(model)
+    weights = weight_bytes(model)
+    devices = _devices(model)
     share = share or _SHARES.get(device_of(model).type, 0.85)
     return share * min(total_memory(device) - weights.get(device, 0) for device in devices)
 

@@ -40,7 +40,8 @@ def mlps(model: PreTrainedModel, same: Same) -> list[nn.Module]:
     Args:
         same: compares the result of a call with that of two tiles.
     """
-    found, known = list[nn.Module](), dict[tuple[str, type], bool]()
+    found = list[nn.Module]()
+    known = dict[tuple[str, type], bool]()
     dtype = model.get_input_embeddings().get_parameter("weight").dtype
     rows = torch.randn(1, 2 * ROWS + _ODD, width(model), generator=torch.Generator().manual_seed(0)).to(dtype)
     for block in blocks(model):
@@ -82,7 +83,8 @@ def in_tiles(
     rows = states.reshape(1, -1, states.shape[-1])
     sizes = [ROWS] * max(1, rows.shape[1] // ROWS)
     sizes[-1] += rows.shape[1] - sum(sizes)
-    whole, at = rows.new_empty(0), 0
+    whole = rows.new_empty(0)
+    at = 0
     for tile in rows.split(sizes, dim=1):
         part = forward(tile)
         if not at:
