@@ -174,6 +174,7 @@ UNUSED = [
     ({"eval_documents": DOCUMENTS, "lengths": "64", "every": 0}, "every 0"),
     ({"check_every": 0}, "check_every 0"),
     ({"eval_documents": DOCUMENTS, "lengths": "64,256", "budget_tokens": 511}, "each document, which takes 512 tokens"),
+    ({"eval_documents": ropescale.evals.TextSource([__file__]), "lengths": "1m"}, "the longest, .*test_callback.py"),
     ({"factr": 8}, "unexpected keyword argument 'factr'"),
 ]
 
