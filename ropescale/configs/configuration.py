@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import ConfigError
 from ..files import Data, Json, is_number, present
-from ..output.formatting import brief
+from ..output.formatting import brief, cut
 from ..rope import Rope
 from . import class_defaults
 from .class_defaults import ALL_LAYERS, PARTIAL_NAMES, THETA_NAMES
@@ -31,7 +31,18 @@ from .finding import (
     placed,
 )
 from .parameters import check_theta, ignored_flat, read_parameters
-from .section import LARGEST, Parameters, Section, check_head, check_parameters, is_name, share, theta, whole
+from .section import (
+    LARGEST,
+    LONGEST_NAME,
+    Parameters,
+    Section,
+    check_head,
+    check_parameters,
+    is_name,
+    share,
+    theta,
+    whole,
+)
 
 MAXIMUM_STAYS = ("linear", "dynamic", "proportional")
 """The rope types under which ``max_position_embeddings`` stays the trained length."""
@@ -86,7 +97,7 @@ class Configuration:
     @property
     def whole_type(self) -> str:
         """The type of the whole model, which differs from :attr:`model_type` for a multimodal model."""
-        return str(self.raw.get("model_type"))
+        return cut(str(self.raw.get("model_type")), LONGEST_NAME)
 
     @property
     def family(self) -> Family:

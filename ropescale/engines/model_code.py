@@ -70,7 +70,8 @@ def not_its_own(engine: str, layers: Layers) -> Iterator[Difference]:
     The code of transformers behaves as before version 5.21, and its rotary modules receive a batch of texts at once.
     """
     whose = code(engine, layers)
-    name = architecture(layers) or layers.configuration.raw.get("model_type") or layers.model_type
+    stated = layers.whole_type if "model_type" in layers.configuration.raw else layers.model_type
+    name = architecture(layers) or stated
     if whose == "none":
         yield Difference.stops(f"lack{{s}} {name}", "stops: no code for this model")
         return
