@@ -15,12 +15,9 @@ PATCH = ["patch", str(CHECKPOINT), "-o", "out", "--schedule", "yarn:factor=4"]
 EVAL = ["eval", str(CHECKPOINT), "--data", "text.txt", "--lengths", "64,512", "--schedule", "yarn", "-o", "out"]
 
 
-ENTERED = {"eval.py", "runner.py", "scorer.py", "paired.py", "result.py", "store.py"}
-
-
 COMMANDS = [
     (PATCH, 38, {"patch.py", "patching.py", "plan.py", "by_parts.py", "folders.py", "record.py"}),
-    pytest.param(EVAL, 71, ENTERED, marks=pytest.mark.slow),
+    pytest.param(EVAL, 71, {"eval.py", "runner.py", "scorer.py", "paired.py", "store.py"}, marks=pytest.mark.slow),
 ]
 
 
