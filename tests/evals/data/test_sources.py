@@ -26,7 +26,6 @@ from ropescale.evals.data.documents import TextEncoder, bos_id, special_tokens, 
 from ropescale.evals.data.named_datasets import DATASETS
 from ropescale.evals.data.prompts import PromptFields, PromptRow
 from ropescale.evals.data.sources import ReadOptions, TextSource, read_prompts, read_texts, texts_of
-from ropescale.evals.data.windows import check_lengths
 from ropescale.evals.running.corpus import Corpus, PerplexityOptions
 
 
@@ -316,9 +315,9 @@ def test_bos_is_the_tokenizers_unless_told_otherwise():
 
 @pytest.mark.parametrize("stride", [None, 2])
 def test_documents_that_are_left_out_are_counted_and_the_longest_is_named(stride):
-    def corpus(ids, lengths, **options):
+    def corpus(ids, length, **options):
         options = PerplexityOptions(stride=stride, windows=None if stride else 1, **options)
-        return Corpus(texts_of(ids)[0], check_lengths(lengths), None, "no", options)
+        return Corpus(texts_of(ids)[0], [length], None, "no", options)
 
     ids = [[1] * 5, [], [2] * 3, [1] * 6, [1] * 5, [1] * 7]
     found = corpus(ids, 5, min_tokens=5)
