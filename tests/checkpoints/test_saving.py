@@ -132,27 +132,21 @@ def test_a_model_that_was_loaded_with_its_schedule_keeps_the_record(source, tmp_
     model = loaded(tmp_path / "patched")
     ropescale.save(model, tmp_path / "saved")
     assert contents(tmp_path / "saved") == contents(tmp_path / "patched")
-    model.config.rope_parameters["factor"] = 8.0
-    with pytest.raises(RopescaleError, match="rope parameters of this model were changed"):
-        ropescale.save(model, tmp_path / "none")
 
 
 def test_what_cannot_be_saved_is_refused_in_one_line_and_leaves_nothing(source, tmp_path):
     model = loaded(source)
-    (tmp_path / "there" / "notes").mkdir(parents=True)
 
     def refused(reason: str, given: Any = model, out: Path = tmp_path / "out") -> None:
         with pytest.raises(RopescaleError, match=reason):
             ropescale.save(given, out)
 
-    refused("carries no schedule")
     refused("give a transformers model", given="source")
     with ropescale.patch(model, "dynamic-yarn"):
         refused("freeze it at a length")
     with ropescale.patch(model, "dynamic:factor=4", length=99):
         refused("frozen at 99")
     with ropescale.patch(model, "yarn:factor=4"):
-        refused("there exists already", out=tmp_path / "there")
         refused("overlap", out=source / "out")
         model.hf_quantizer = SimpleNamespace(quantization_config=SimpleNamespace(quant_method="some"))
         refused("cannot be saved: The model is quantized with some")
@@ -164,7 +158,7 @@ def test_what_cannot_be_saved_is_refused_in_one_line_and_leaves_nothing(source, 
         refused("cannot be saved")
         model.model.rotary_emb.inv_freq.mul_(2)
         refused("is not live")
-    assert sorted(os.listdir(tmp_path)) == ["source", "there"] and os.listdir(tmp_path / "there") == ["notes"]
+    assert os.listdir(tmp_path) == ["source"]
 
 
 # ---------------------------------------------------------------------------------------------------------

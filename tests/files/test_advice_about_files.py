@@ -106,14 +106,8 @@ def test_advice_of_python_leads_out_when_it_is_followed(place, wrong, call, advi
         model.config.rope_parameters["factor"] = 3
 
     load = AutoModelForCausalLM.from_pretrained
-    names = {
-        "save": ropescale.save,
-        "patch": ropescale.patch,
-        "complete": complete,
-        **vars(os),
-        **vars(shutil),
-        **locals(),
-    }
+    ours = {"save": ropescale.save, "patch": ropescale.patch, "complete": complete}
+    names = {**vars(os), **vars(shutil), **ours, **locals()}
     exec(wrong, names)
     with pytest.raises(ropescale.RopescaleError, match=re.escape(advice)):
         exec(call, names)
