@@ -155,8 +155,18 @@ def as_json(value: Json) -> bytes:
     """Encodes a value as the JSON of ropescale's files: UTF-8, indented, with a final newline.
 
     Infinity is allowed, because transformers 4 wrote it into configurations of Mamba hybrids.
+
+    Raises:
+        ConfigError: the value contains NaN.
     """
+    text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+    json.loads(text, parse_constant=_refuse_nan)
     try:
-        return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
+        return text.encode()
     except UnicodeEncodeError:  # half a surrogate pair, or a path that is not UTF-8
         return (json.dumps(value, indent=2) + "\n").encode()
+
+
+def _refuse_nan(constant: str) -> None:
+    if constant == "NaN":
+        raise ConfigError("config.json or tokenizer_config.json contains NaN, which is never written; correct it first")

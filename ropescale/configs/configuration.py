@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -427,7 +426,7 @@ def widened(configuration: Configuration, length: int) -> Configuration:
 
 
 def write_rope(configuration: Configuration, scaling: Scaling) -> Data:
-    """Returns a copy of a configuration with the given scaling.
+    """Returns a copy of a configuration with the given scaling; other values are shared with it.
 
     Sets ``rope_parameters`` for transformers 5, and ``rope_scaling`` and ``rope_theta`` for transformers 4. Keeps the
     model's own rope parameters and all other keys.
@@ -440,7 +439,7 @@ def write_rope(configuration: Configuration, scaling: Scaling) -> Data:
         if _TEMPERATURE in own and "original_max_position_embeddings" in old:
             own["original_max_position_embeddings"] = old["original_max_position_embeddings"]
         merged[key] = dict(old) if new is None else {"rope_type": new["rope_type"], **own, **new}
-    section = copy.deepcopy(dict(configuration.section))
+    section = dict(configuration.section)
     stated = text.new if text.is_nested else text.default_parameters  # with the layer types that do not rotate
     section["rope_parameters"] = {**stated, **merged} if text.per_type else merged[ALL_LAYERS]
     own = text.maximum_name
@@ -456,7 +455,7 @@ def write_rope(configuration: Configuration, scaling: Scaling) -> Data:
     stated = at(configuration.raw, configuration.path)
     if configuration.path and isinstance(stated, Mapping) and "model_type" not in stated:  # filled in when read
         section.pop("model_type", None)
-    return placed(copy.deepcopy(dict(configuration.raw)), configuration.path, section)
+    return placed(configuration.raw, configuration.path, section)
 
 
 def _write_v4(section: Data, merged: Mapping[str, Json], text: Section) -> None:

@@ -66,6 +66,7 @@ CONFIGS: dict[str, tuple[Any, ...]] = {
     "theta NaN": ({"rope_theta": float("nan")}, "rope_theta is nan"),
     "partial 0": ({"partial_rotary_factor": 0}, "partial_rotary_factor is 0"),
     "nothing rotates": ({"model_type": "stablelm", "partial_rotary_factor": 0.001}, "leaves no coordinate to rotate"),
+    "NaN": ({"attention_dropout": float("nan")}, "contains NaN"),
     "layer_types number": ({"model_type": "gemma3_text", "layer_types": 5}, "layer_types is 5"),
     "layer thetas": ({"model_type": "granite_swa", "layer_rope_theta": ["a", 1]}, "layer_rope_theta is 'a'"),
     "scaling string": ({"rope_scaling": "yarn"}, "rope_scaling must be an object of keys and values, not 'yarn'"),
@@ -262,7 +263,7 @@ def test_a_folder_that_is_no_checkpoint_is_refused(model, capsys, words, damage,
 
 
 OTHERS = {
-    "tokenizer_config.json": ["{", "[]", "5"],
+    "tokenizer_config.json": ["{", "[]", "5", '{"model_max_length": 5, "x": NaN}'],
     "generation_config.json": ["{", "[]"],
     "params.json": ["{"],
     "model.safetensors.index.json": ["", "[]", "{}", '{"weight_map": 5}', '{"weight_map":', "\x80"],
