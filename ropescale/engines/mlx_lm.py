@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ..configs.class_defaults import ALL_LAYERS
+from ..configs.configuration import Configuration, in_both_dialects
 from ..configs.finding import ORIGINAL, placed
 from ..files import Data, Json
+from ..output.formatting import brief, listed
 from ..schedules.as_is import stock_table
 from ..schedules.by_parts import temperature
 from ..schedules.longrope import usual_scale
@@ -191,8 +193,13 @@ def _lost(layers: Layers) -> Iterator[Difference]:
     if found is None:
         yield Difference.unknown(f"was not checked with {kind} for {where}")
     elif found and layers.dialect == "v5" and built(layers, kind, "both") == "":
-        if kind == "default":
-            text = f"does not read rope_parameters for {code}, and uses its own theta"
+        if kind == "default" and _has_defaults(layers) and built(layers, kind, "bare") == "":
+            return
+        missing = _missing(layers)
+        if found == "stops":
+            yield Difference.stops(f"stop{{s}} with an error for {code} without {missing} beside rope_parameters")
+        elif kind == "default":
+            text = f"does not read rope_parameters for {code}, and uses its own theta; write {missing} beside it"
             yield Difference("theta", "dropped", "the default of its code", text)
         else:
             yield Difference.base_rope(f"does not read rope_parameters for {code}, silently leaving base RoPE")
@@ -207,6 +214,19 @@ def _lost(layers: Layers) -> Iterator[Difference]:
         yield Difference.other_table(f"does not rotate the {width}", "another width")
     elif found:
         yield Difference.other_table(f"computes another table for {where} under {kind}")
+
+
+def _has_defaults(layers: Layers) -> bool:
+    """Whether the rope parameters are the defaults of the model's class."""
+    own = layers.configuration.text.default_parameters
+    return all(layers.parameters.get(key) == own.get(key) for key in {*own, *layers.parameters})
+
+
+def _missing(layers: Layers) -> str:
+    """Returns the keys of transformers 4 that a configuration lacks, with their values."""
+    completed = Configuration.read(in_both_dialects(layers.configuration)).section
+    added = {key: value for key, value in completed.items() if key not in layers.section and value}
+    return listed(f"{key} {brief(value)}" for key, value in added.items())
 
 
 def _other_numbers(layers: Layers) -> Iterator[Difference]:
