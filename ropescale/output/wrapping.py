@@ -25,6 +25,12 @@ _COMMAND = re.compile(r"\b(?:ropescale [a-z]+|pip install|python -m) ")
 """The pattern of lines with a command to copy."""
 
 
+class _Cells(textwrap.TextWrapper):
+    """Wraps cells; a line may also break after a slash, or a comma that does not group thousands."""
+
+    wordsep_re = re.compile(r"(\s+|\S*?(?:,(?!\d{3}\b)|/))")
+
+
 def fitted_to(stream: TextIO | None, page: Page) -> str:
     """Returns a page as Markdown, fitted to a terminal, or to COLUMNS if set."""
     if "COLUMNS" not in os.environ and (stream is None or not stream.isatty()):
@@ -69,7 +75,7 @@ def _wrapped(table: Grid, width: int) -> Grid:
         widths[max(wide, key=lambda i: widths[i])] -= 1
     rows = []
     for row in table.rows:
-        cells = [textwrap.wrap(cell, size) for cell, size in zip(row, widths, strict=True)]
+        cells = [_Cells(size).wrap(cell) for cell, size in zip(row, widths, strict=True)]
         rows += [list(line) for line in zip_longest(*cells, fillvalue="")]
     return replace(table, rows=rows)
 

@@ -9,7 +9,7 @@ from ropescale.output.wrapping import fitted, to_html
 
 WORDS = grid(
     ["schedule", "what it does", "fields"],
-    [["yarn", "fast pairs stay and slow ones are divided by the factor", "factor, beta_fast, beta_slow, truncate"]],
+    [["yarn", "fast pairs stay and slow ones are divided by the factor", "truncate=1,factor=1.25,beta_slow=1,024"]],
 )
 NUMBERS = grid(
     ["change", "256", "512", "1,024", "2,048"],
