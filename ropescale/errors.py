@@ -19,7 +19,7 @@ VerificationError).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,10 @@ class WayOut:
     schedules: tuple[str, ...] = ()
     options: Mapping[str, object] = field(default_factory=dict)
     engine: str = ""
+
+    def also(self, other: WayOut) -> WayOut:
+        """Returns the way out by the options of both."""
+        return replace(self, text=f"{self.text} and {other.text}", options={**self.options, **other.options})
 
 
 class RopescaleError(Exception):

@@ -96,6 +96,11 @@ class PlannedLayer:
         """Whether the schedule changes no frequency at a length."""
         return list(self.table(length).inv_freq) == self.rope.inv_freq()
 
+    def replaces(self, length: int) -> bool:
+        """Whether the schedule changes frequencies at a length, or replaces scaling."""
+        dropped = self.current.is_scaled and self.rope.table is None
+        return dropped or not self.leaves_all(length)
+
     def refuse_undeclared(self, length: int) -> None:
         """Raises an error for an undeclared dependence on the length, because the schedule would be frozen silently.
 

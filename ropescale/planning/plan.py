@@ -128,6 +128,7 @@ def make_plan(config: Json, request: Request, suits: Callable[[Plan], bool] = la
         if error.advice and not tried.advice:  # what is there may be wrong itself
             for rope in read_rope(config, request.original_length).values():
                 from_rope_parameters(rope)
+                tried = advised(error, request, works, *(way.also(frozen(0, rope)) for way in error.advice))
         raise tried from None
     return replace(plan, unsavable=plan.unsavable and advised(plan.unsavable, request, works))
 
@@ -139,7 +140,7 @@ def is_possible(config: Json, request: Request, suits: Callable[[Plan], bool] = 
         refuse_unused(request, plan.used)
     except RopescaleError:
         return False
-    changes = any(not layer.leaves_all(plan.length) for layer in plan.layers.values())
+    changes = any(layer.replaces(plan.length) for layer in plan.layers.values())
     return changes and plan.unsavable is None and suits(plan)
 
 

@@ -36,6 +36,7 @@ def test_an_edit_of_the_configuration_that_is_advised_is_accepted(config, wrong,
 
 
 DYNAMIC = LLAMA | {"rope_scaling": {"type": "dynamic", "factor": 2.0}}
+FREEZES = "dynamic:factor=4 --dry-run"
 LONG = "--target-length 1m --dry-run"
 OPTIONS = [
     (LLAMA, "yarn:factor=2", "use a dry run (-o, --dry-run)", "yarn:factor=2 --dry-run"),
@@ -48,6 +49,8 @@ OPTIONS = [
         f"yarn {LONG} --replace-scaling",
     ),
     (PHI3_128K, "yarn:factor=64 --on-top --dry-run", "(--replace-", "yarn:factor=64 --replace-scaling --dry-run"),
+    (PHI3_128K, "base --dry-run", "(--replace-scaling)", "base --replace-scaling --dry-run"),
+    (PHI3_128K, FREEZES, "8192 (--replace-scaling, --freeze-at)", f"{FREEZES} --replace-scaling --freeze-at 8192"),
     (LLAMA, "yarn:factor=2 --layers sliding --dry-run", "all (--layers)", "yarn:factor=2 --layers all --dry-run"),
     (LLAMA, "yarn:factor=2 --target-length 1m --dry-run", "use the factor 256,", "yarn:factor=256 --dry-run"),
     (LLAMA, "yarn --dry-run", "yarn:factor=8", "yarn:factor=8 --dry-run"),
