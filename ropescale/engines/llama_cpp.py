@@ -11,6 +11,7 @@ from pathlib import Path, PurePath
 from typing import Any, ClassVar, Literal
 
 from ..configs.class_defaults import ALL_LAYERS
+from ..configs.configuration import unread_by_v4
 from ..configs.finding import ORIGINAL
 from ..gguf import architectures as known
 from ..gguf.files import Value
@@ -286,6 +287,9 @@ def _written(layers: Layers) -> Iterator[Difference]:
             what, computes = "rope_theta", "another theta"
         text = f"its converter writes no {what} for {layers.model_type}"
         yield Difference("frequencies", "dropped", computes, text)
+    elif name == "gptneox" and unread_by_v4(layers.configuration):
+        text = "its converter stops, or turns a quarter of each head, because config.json states no rotary_pct"
+        yield Difference("frequencies", "unsupported", "a quarter of each head", text)
 
 
 def _computed(layers: Layers) -> Iterator[Difference]:

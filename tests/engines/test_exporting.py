@@ -633,22 +633,28 @@ def test_a_factor_that_transformers_5_alone_derives_is_to_be_written(engine, tmp
     ran("export", tmp_path, "--for", engine)
 
 
+NEOX = plain("gpt_neox", 256, 2, 2048)
+
+
 @pytest.mark.parametrize(
-    ("config", "stated", "reads"),
+    ("config", "stated", "engine", "reads"),
     [
-        (LLAMA, {"rope_theta": 10000.0}, True),
-        (LLAMA, {"rope_theta": 50000.0}, False),
-        (plain("mixtral", 128, 2, 4096), {"rope_theta": 10000.0}, False),  # its own default is 1e6
-        (plain("gpt_neox", 256, 2, 2048), {"rope_theta": 10000.0, "partial_rotary_factor": 0.5}, False),
+        (LLAMA, {"rope_theta": 10000.0}, "transformers4", True),
+        (LLAMA, {"rope_theta": 50000.0}, "transformers4", False),
+        (plain("mixtral", 128, 2, 4096), {"rope_theta": 10000.0}, "transformers4", False),  # its own default is 1e6
+        (NEOX, {"partial_rotary_factor": 0.5}, "transformers4", False),
+        (NEOX, {"partial_rotary_factor": 0.5}, "llama.cpp", False),
     ],
 )
-def test_a_version_5_file_is_for_transformers_4_where_its_class_has_the_same_default(config, stated, reads, tmp_path):
+def test_a_version_5_file_is_for_older_code_where_its_class_has_the_same_default(
+    config, stated, engine, reads, tmp_path
+):
     folder = write_checkpoint(tmp_path / "M", in_v5(config, **stated))
-    done = export(folder, "transformers4")
+    done = export(folder, engine)
     assert (done.refusal is None) == reads and (reads or "patch it with the schedule as-is" in done.refusal)
     if not reads:
         ropescale.patch_checkpoint(folder, tmp_path / "P", "as-is")
-        assert export(tmp_path / "P", "transformers4").is_same
+        assert export(tmp_path / "P", engine).is_same
 
 
 @pytest.mark.parametrize(("name", "whole"), [("qwen3_vl", True), ("qwen3_vl_moe", False)])
