@@ -646,9 +646,7 @@ NEOX = plain("gpt_neox", 256, 2, 2048)
         (NEOX, {"partial_rotary_factor": 0.5}, "llama.cpp", False),
     ],
 )
-def test_a_version_5_file_is_for_older_code_where_its_class_has_the_same_default(
-    config, stated, engine, reads, tmp_path
-):
+def test_a_version_5_file_is_for_older_code_where_its_class_agrees(config, stated, engine, reads, tmp_path):
     folder = write_checkpoint(tmp_path / "M", in_v5(config, **stated))
     done = export(folder, engine)
     assert (done.refusal is None) == reads and (reads or "patch it with the schedule as-is" in done.refusal)
