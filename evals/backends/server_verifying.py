@@ -250,7 +250,9 @@ def _nearer(apart: np.ndarray, trained: int) -> str:
     if abs(ratio) < 0.1:
         return CANNOT_TELL
     needed = trained + round(closer.size * (DECIDED / ratio) ** 2, -2)
-    return f"{CANNOT_TELL}; a text of some {needed:,.0f} tokens would decide (--length, and a server that takes as many)"
+    return (
+        f"{CANNOT_TELL}; a text of some {needed:,.0f} tokens would decide (--length, and a server that takes as many)"
+    )
 
 
 def _fits(folder: Path, config: Json, dtype: str | None, place: torch.device) -> bool:

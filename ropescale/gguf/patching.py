@@ -87,9 +87,9 @@ def patch_gguf(
         ConfigError: the source is not the GGUF file of a language model with RoPE.
         ScheduleError: the schedule does not fit the model, or llama.cpp cannot compute it for this architecture.
     """
+    request = Request.of(schedule, **options)
     if out is None and not dry_run:
         raise CheckpointError("name the output file, or use a dry run", "out", "dry_run")
-    request = Request.of(schedule, **options)
     file = open_gguf(source)
     model = read_model(file, request.on_top)
 
@@ -131,7 +131,8 @@ def _wanted(
         as_stored = _in_float32([float(value.value)])[0] if value.kind == "FLOAT32" else value.value
         keys[f"{prefix}.{key}"] = Value(value.kind, as_stored)
     length = f"{prefix}.context_length"
-    keys[length] = Value(model.keys[length].kind, goal.length)
+    kind = model.keys[length].kind
+    keys[length] = Value(kind if kind.endswith(("32", "64")) else "UINT32", goal.length)
     keys |= {SCHEDULE: Value("STRING", describe(goal.schedule)), VERSION: Value("STRING", __version__)}
     return keys, dict.fromkeys(TABLES) | {name: _in_float32(x) for name, x in route.tables.items()}
 

@@ -216,8 +216,13 @@ def uncommented(text: str) -> str:
 
 
 def shell_word(word: str) -> str:
-    """Quotes a word for a shell if needed, on one line, with invisible characters escaped."""
-    return shlex.quote(visible(word))
+    """Quotes a word for a shell if needed, on one line; unprintable words as ``$'...'``, which bash and zsh read."""
+    if word.isprintable():
+        return shlex.quote(word)
+    try:
+        return "$'" + "".join(f"\\{byte:03o}" for byte in os.fsencode(word)) + "'"
+    except UnicodeEncodeError:  # a lone surrogate, which no path has
+        return shlex.quote(visible(word))
 
 
 def argument(path: str | Path) -> str:

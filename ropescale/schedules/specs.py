@@ -153,6 +153,8 @@ class Spec:
             return check_value(where, hint, value)
         if _is_schedule(value):
             return Spec.of(cast(Schedule, value))
+        if isinstance(value, Mapping):
+            return one(_from_mapping(value), where)
         inner = _from_text(value) if isinstance(value, str) and not value.lstrip().startswith(("{", "[")) else None
         if not isinstance(inner, Spec) or inner.fields:
             raise ScheduleError(

@@ -9,7 +9,6 @@ from configurations import LLAMA, write_checkpoint
 from planning import export, make_plan
 
 from ropescale.checkpoints.contents import BEGIN, END, card
-from ropescale.output.formatting import visible
 
 SPEC = "ntk-su:factor=4"  # its card has a note, a command for every engine, and the name in both
 NAMES = {
@@ -81,7 +80,7 @@ def test_a_hostile_name_stays_in_its_place(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if "mark" not in name and "comment" not in name])
-def test_no_command_of_a_card_runs_anything_and_each_has_the_name_as_it_is_shown(name, tmp_path):
+def test_no_command_of_a_card_runs_anything_and_each_has_the_name(name, tmp_path):
     """Every line is given to a real shell in which our commands only say what they were given."""
     text = card(tmp_path / "none.md", make_plan(LLAMA, SPEC), NAMES[name])
     code, _ = blocks(section_of(text.decode("utf-8", "surrogateescape")))
@@ -94,7 +93,7 @@ def test_no_command_of_a_card_runs_anything_and_each_has_the_name_as_it_is_shown
     assert done.stderr == b""
     words = done.stdout.split(b"\0")
     assert [path.name for path in tmp_path.iterdir()] == []
-    gguf = f"{visible(NAMES[name])}.gguf".encode()
+    gguf = f"{NAMES[name]}.gguf".encode("utf-8", "surrogateescape")
     assert words[words.index(b"gguf") + 1].removeprefix(b"./") == gguf
     assert not words[words.index(b"gguf") + 1].startswith(b"-")
 

@@ -88,6 +88,7 @@ SPECS = [
     ("table:factors=[1,1.5,2,4]", sch.Table(factors=(1, 1.5, 2, 4))),
     ("longrope:short_factor=[1, 1],long_factor=[1,4],factor=4", sch.LongRope((1, 1), (1, 4), 4)),
     ("resonance:over=yarn,factor=8,beta_fast=16", sch.Resonance(sch.Yarn(8, beta_fast=16))),
+    ('{"name": "resonance", "over": {"name": "yarn", "factor": 8}}', sch.Resonance(sch.Yarn(8))),
     ('{"name": "yarn", "factor": 8}', sch.Yarn(8)),
     ('{"name": "resonance", "over": "yarn", "factor": 8}', sch.Resonance(sch.Yarn(8))),
     ('{"name": "table", "factors": [1, 2], "attention_factor": null}', sch.Table(factors=(1, 2))),
@@ -136,7 +137,7 @@ BAD_SYNTAX = [
     ('{"factor": 8}', 'a schedule in JSON needs a name: {"name": "yarn", "factor": 8}'),
     ('{"rope_type": "yarn", "factor": 8}', 'write {"name": "yarn", ...}'),
     ("resonance:over=[yarn:factor=8]", "over takes the name of a schedule, not '[yarn:factor=8]'; give its fields"),
-    ('{"name": "resonance", "over": {"name": "yarn", "factor": 8}}', "over takes the name of a schedule, not {"),
+    ('{"name": "resonance", "over": {"full_attention": "yarn"}}', "over needs one schedule, not one per layer type"),
 ]
 
 
