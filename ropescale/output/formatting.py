@@ -220,9 +220,10 @@ def shell_word(word: str) -> str:
     if word.isprintable():
         return shlex.quote(word)
     try:
-        return "$'" + "".join(f"\\{byte:03o}" for byte in os.fsencode(word)) + "'"
+        escaped = re.sub(rb"[^\w./-]", lambda byte: b"\\%03o" % ord(byte[0]), os.fsencode(word))
     except UnicodeEncodeError:  # a lone surrogate, which no path has
         return shlex.quote(visible(word))
+    return f"$'{escaped.decode()}'"
 
 
 def argument(path: str | Path) -> str:
