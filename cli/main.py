@@ -158,6 +158,7 @@ def _usage_sentence(error: click.ClickException) -> str:
     else:
         message = _one_line(error.format_message()).rstrip(".")
         message = message.replace("a valid float", "a number").replace("a valid integer range", "a whole number")
+        message = message.replace("not in the range x>=", "less than ")
         message = message[:1].lower() + message[1:]
     ctx = None if message.endswith("?") else getattr(error, "ctx", None)
     return f"{message}; see `{ctx.command_path} -h`" if ctx else message
