@@ -31,6 +31,7 @@ _WEIGHTS = {".safetensors", ".bin", ".pt", ".gguf"}
 _BLOCK = 1 << 24
 """The size in bytes of the blocks in which a tensor on an accelerator, or with unusual strides, is copied."""
 _THREADS = 8
+_PLAIN = (bool, int, float, str)
 
 Tensor = torch.Tensor | Callable[[], torch.Tensor]
 """A tensor, or a function that loads it."""
@@ -124,7 +125,7 @@ def parameters_fingerprint(model: nn.Module) -> str:
 
 
 def adapters(model: nn.Module) -> dict[str, dict[str, object]]:
-    """Returns the adapter state of each PEFT layer: the active and the merged adapters, and their scaling."""
+    """Returns the state of each PEFT layer: the active and the merged adapters, and plain values such as scaling."""
     found = dict[str, dict[str, object]]()
     layer: Any
     for name, layer in model.named_modules():
@@ -132,8 +133,10 @@ def adapters(model: nn.Module) -> dict[str, dict[str, object]]:
             found[name] = {
                 "active": [] if layer._disable_adapters else list(layer.active_adapters),
                 "merged": list(getattr(layer, "merged_adapters", [])),
-                "scaling": getattr(layer, "scaling", None),
             }
+            for key, value in vars(layer).items():
+                if isinstance(value, dict) and not key.startswith("_"):
+                    found[name][key] = {adapter: each for adapter, each in value.items() if isinstance(each, _PLAIN)}
     return found
 
 
