@@ -92,7 +92,9 @@ def _content_sha256(file: Path) -> str:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ropescale"
     known = cache / f"{sha256(key.encode())}.sha256"
     with suppress(OSError):
-        return known.read_text()
+        stored = known.read_bytes()
+        if re.fullmatch(b"[0-9a-f]{64}", stored):  # else the file is damaged
+            return stored.decode()
     digest = sha256_of(real)
     with suppress(OSError):  # a cache that cannot be written only costs time
         cache.mkdir(parents=True, exist_ok=True)

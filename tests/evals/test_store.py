@@ -327,10 +327,16 @@ def test_a_stopped_run_does_not_replace_results_by_fewer(out, whole, monkeypatch
     assert written(out) == written(whole)
 
 
-def test_a_touched_checkpoint_is_the_same_and_other_weights_of_equal_size_and_time_are_not(checkpoint, tmp_path):
+def test_a_touched_checkpoint_is_the_same_and_other_weights_of_equal_size_and_time_are_not(
+    checkpoint, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     folder = shutil.copytree(checkpoint, tmp_path / "model")
     weights = folder / "model.safetensors"
     before, state = fingerprints.files_fingerprint(folder), weights.stat()
+    for damage in (b"", b"\xff", b"ab" * 31):
+        next(tmp_path.glob("ropescale/*")).write_bytes(damage)
+        assert fingerprints.files_fingerprint(folder) == before
     os.utime(weights, ns=(1, 1))
     assert fingerprints.files_fingerprint(folder) == before
     content = bytearray(weights.read_bytes())
