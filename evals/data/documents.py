@@ -392,7 +392,9 @@ def of_ids(name: str, ids: Sequence[int], kind: Kind = "") -> Document:
     """
     array = np.asarray(ids)
     if array.ndim != 1 or (array.size and not np.issubdtype(array.dtype, np.integer)):
-        raise DataError(f"{name} is not a list of whole token ids; for texts, give tokenizer=")
+        raise DataError(
+            f"{name} is not a list of whole token ids, a text, a chat or a Path; for texts, give tokenizer="
+        )
     array = array.astype(np.int64)
     return Document(name, array.tolist(), None, sha256(array.astype("<i8").tobytes()), kind)
 
@@ -470,7 +472,9 @@ def too_short(longest: tuple[str, int] | None, needed: int, instead: str = "shor
         needed: the number of tokens that a document needs.
         instead: what the user can use instead.
     """
-    if longest is None or not longest[1]:
+    if longest is None:
+        return DataError("there is no document; give at least one")
+    if not longest[1]:
         return DataError("every document is empty; give documents with text in them")
     return DataError(
         f"no document has the {needed:,} tokens needed; the longest, {longest[0]}, has {longest[1]:,}: "

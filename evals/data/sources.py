@@ -359,7 +359,8 @@ def _read(documents: Any, name: str) -> Iterator[Unread]:
         rows = cast("Iterable[tuple[int, Row]]", enumerate(documents.with_format(None)))
         yield from documents_of(rows, f"{name} of the dataset", ReadOptions(), "the dataset")
     else:
-        alone = isinstance(documents, str | os.PathLike | Text | Chat | Document | PromptRow)
+        one = (str, os.PathLike, Text, Chat, Document, PromptRow)
+        alone = isinstance(documents, one) or not isinstance(documents, Iterable)
         for number, each in enumerate([documents] if alone else documents):
             yield from _one(each, f"{name} {number}")
 

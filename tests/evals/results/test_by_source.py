@@ -88,8 +88,11 @@ def test_sources_of_all_kinds_are_measured_together():
 def test_a_source_of_which_nothing_is_measured_is_named():
     with pytest.raises(DataError, match="no document of tiny is measured: all are too short"):
         perplexity(llama(), {"books": BOOKS, "tiny": [[1, 2, 3]]}, [16])
-    with pytest.raises(DataError, match="every document is empty"):
-        perplexity(llama(), {}, [16])
+    for given in ({}, [], None, 5):
+        with pytest.raises(
+            DataError, match="give at least one" if given in ({}, []) else "document 0 is not a list of wh"
+        ):
+            perplexity(llama(), given, [16])
 
 
 def test_data_may_be_repeated(checkpoint, tmp_path, ran, refused):
