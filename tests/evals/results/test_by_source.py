@@ -86,12 +86,10 @@ def test_sources_of_all_kinds_are_measured_together():
 
 
 def test_a_source_of_which_nothing_is_measured_is_named():
-    with pytest.raises(DataError, match="no document of tiny is measured: all are too short"):
-        perplexity(llama(), {"books": BOOKS, "tiny": [[1, 2, 3]]}, [16])
-    for given in ({}, [], None, 5):
-        with pytest.raises(
-            DataError, match="give at least one" if given in ({}, []) else "document 0 is not a list of wh"
-        ):
+    tiny = {"books": BOOKS, "tiny": [[1, 2, 3]]}, "no document of tiny is measured: all are too short"
+    one = "there is no document; give at least one"
+    for given, message in (tiny, ({}, one), ([], one), (5, "document 0 is not a list of whole token ids, a text")):
+        with pytest.raises(DataError, match=message):
             perplexity(llama(), given, [16])
 
 
