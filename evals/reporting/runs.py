@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ...errors import DataError
 from ...files import local_path
-from ...output.formatting import Grid, Page, listed, names_of
+from ...output.formatting import Grid, Page, listed, markdown, names_of
 from ..results.folder import LOSSES, RESULTS, Results, read_results, refusing_damage
 from ..results.result import Result
 
@@ -55,6 +55,7 @@ def load(folders: Sequence[str | Path]) -> list[StoredRun]:
         with refusing_damage(path / RESULTS):
             said = [results.get("unfinished"), *results["sentences"], results["rests_on"]]
             report = [part if isinstance(part, str) else Grid(**part) for part in results.pop("report")]
+            markdown(report)  # raises an error if a row of a table is shorter or longer than its header
         runs.append(StoredRun(path, names[str(whole)], results, result, [*filter(None, said)], report))
     return runs
 

@@ -21,7 +21,7 @@ from ...errors import CheckpointError, DataError
 from ...files import atomic_path, atomic_write, local_path, made_folder, sha256, sha256_of, translated
 from ...output.formatting import listed, visible
 from .. import store
-from ..checking import Damaged, Parsed, sealed, unsealed
+from ..checking import Damaged, Parsed, fitting, sealed, unsealed
 from ..facts import DataFacts, ModelFacts, Tables
 
 RESULTS = "results.json"
@@ -72,6 +72,7 @@ def read_results(path: Path, kind: str | None = None) -> Results:
         there = found.get("kind", "perplexity")
         if cast(dict[str, object], found).get("schema") != SCHEMA or there not in KINDS:
             raise Damaged("has a schema or a kind of run that this version cannot read")
+        fitting(found, Results)
     if kind not in (None, there):
         raise DataError(f"{path} holds a {there} run, not a {kind} run; give another folder")
     return found

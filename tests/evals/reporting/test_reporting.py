@@ -244,9 +244,10 @@ FILES = {
     },
     "a figure": (lambda run: (run / "results.json").write_text(
         (run / "results.json").read_text().replace('"length": 16', '"length": 17', 1)), "was changed or damaged"),
-    "no seal": (lambda run: (run / "results.json").write_text(
-        json.dumps({key: it for key, it in json.loads((run / "results.json").read_text()).items() if key != "sha256"})),
-        "its checksum differs"),
+    "no seal": (lambda run: (run / "results.json").write_text('{"schema": 2}'), "its checksum differs"),
+    **{str(found): (lambda run, found=found: reseal(run, lambda results: results.update(found)), "results.json ")
+       for found in ({"sentences": [5]}, {"sentences": "abc"}, {"rests_on": ["x"]}, {"unfinished": 5},
+                     {"report": [{"header": ["a", "b"], "rows": [["x"]], "right": []}]})},
 }  # fmt: skip
 
 
@@ -269,8 +270,7 @@ def asked(tmp_path_factory):
 def test_a_retrieval_runs_page_has_its_heat_maps_and_tables(asked):
     out, result = asked
     text = page(load([out]))
-    figure = re.search(r"<svg xmlns.*?</svg>", text, re.DOTALL)[0]
-    texts = re.findall(r"<text[^>]*>([^<]*)</text>", figure)
+    texts = re.findall(r"<text[^>]*>([^<]*)</text>", re.search(r"<svg xmlns.*?</svg>", text, re.DOTALL)[0])
     for row in (row for row in result.rows if row.depth is not None):
         mine = [a for a in result.answers if (a.schedule, a.length, a.depth) == (row.schedule, row.length, row.depth)]
         assert f"{np.mean([each.nll for each in mine]):.1f}" in texts
