@@ -32,7 +32,15 @@ SCHEMA = 2
 KINDS = ("perplexity", "retrieval", "recommendation", "search")
 
 
-class Results(TypedDict):
+class Conclusions(TypedDict):
+    """The sentences of ``results.json``."""
+
+    sentences: list[str]
+    rests_on: str
+    unfinished: NotRequired[str]
+
+
+class Results(Conclusions):
     """The fields of ``results.json`` that all kinds of runs share; each metric adds its rows."""
 
     kind: NotRequired[str]
@@ -40,10 +48,7 @@ class Results(TypedDict):
     data: DataFacts
     protocol: dict[str, Any]
     versions: dict[str, str]
-    sentences: list[str]
-    rests_on: str
     report: NotRequired[list[Any]]
-    unfinished: NotRequired[str]
     rows: list[dict[str, Any]]
     files: dict[str, list[str]]
     tables: NotRequired[Tables]
@@ -72,7 +77,7 @@ def read_results(path: Path, kind: str | None = None) -> Results:
         there = found.get("kind", "perplexity")
         if cast(dict[str, object], found).get("schema") != SCHEMA or there not in KINDS:
             raise Damaged("has a schema or a kind of run that this version cannot read")
-        fitting(found, Results)
+        fitting(found, Conclusions)
     if kind not in (None, there):
         raise DataError(f"{path} holds a {there} run, not a {kind} run; give another folder")
     return found
