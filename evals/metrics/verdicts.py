@@ -206,12 +206,12 @@ def effect(
     counted = of_what = ""
     if change.documents > 1:
         of_what = " in the average document" if first else ""
-        counted = f", in {change.agreeing:,} of {change.documents:,}{' documents' if first else ''}"
+        counted = f", in {change.agreeing:,} of {change.documents:,}{' documents' if first else ''},"
     size = -change if change.mean < 0 else change
     mean, *ends = _written(size.mean, size.low, size.high)
     interval = f" ({' to '.join(ends)})" if ends else ""
     factor = _factor(change.mean, mean) if first else ""
-    found = f"{direction} {mean}{interval} {unit}{factor}{of_what}{counted}, {where}"
+    found = f"{direction} {mean}{interval} {unit}{factor}{of_what}{counted} {where}"
     if change.low is None or change.high is None:
         return found if change.mean else f"changes nothing {where}"
     if change.sign:
@@ -221,7 +221,7 @@ def effect(
     if narrow:
         return f"makes no difference larger than {narrow:g} {unit}{of_what} {where}"
     mean, low, high = _written(change.mean, change.low, change.high, sign="+")
-    lower = f", {'lower' if change.mean < 0 else 'higher'}{counted[1:]}"
+    lower = f", {'lower' if change.mean < 0 else 'higher'}{counted[1:-1]}"
     whole = f", but {_written(change.per_token, change.low, sign='+')[0]} over all tokens"
     return (
         f"is undecided {where}: {mean} ({low} to {high}) {unit}{of_what}{lower}"

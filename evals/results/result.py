@@ -197,8 +197,11 @@ class Result(Stored, Saved):
             said += f", in {pieces:,} pieces of {self.lengths[-1]:,} tokens"
         if verdicts.too_few(number):
             return f"{said}; other texts may differ."
-        together = f"the intervals of the sentences and of their table hold together with {PERCENT} confidence"
-        return f"{said}; {together}, all others each by itself."
+        shown = [] if verdicts.worse_than_a_guess(self) else verdicts.METRIC.rows(self)
+        if all(row.low is None for row in shown):
+            return f"{said}; each interval holds by itself with {PERCENT} confidence."
+        together = f"the intervals of the sentences and of the table of verdicts hold together with {PERCENT}"
+        return f"{said}; {together} confidence, all others each by itself."
 
     @property
     def _blocks(self) -> str | None:
