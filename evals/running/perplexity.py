@@ -106,6 +106,10 @@ class PerplexityRun:
             store: the store of finished batches.
             group: the processes that share the work; :attr:`passes` is complete only in the first one.
         """
+        last = store.last
+        before = last.get("batch_tokens")
+        if self.options.batch_tokens is None and last.get("facts") == self.facts and isinstance(before, int):
+            self.batch_tokens = before  # otherwise finished batches would be scored again
         self.batch_tokens = group.from_leader(self.batch_tokens)
         runner = Runner(self.facts, store, group, self.notes)
         with self.backend.ready():

@@ -122,8 +122,8 @@ def test_a_file_of_somebody_elses_under_the_name_of_a_store_is_moved_aside(tmp_p
     with opened(tmp_path) as store:
         store.batches({"a": 1}, PLAN, FORM).put(0, eights()[0])
     assert f"it is now called {name}~2" in capsys.readouterr().err
-    assert (tmp_path / "resume" / f"{name}~2").read_text() == "years of work"
-    assert (tmp_path / "resume" / f"{name}~").read_text() == "older work"
+    aside = [(tmp_path / "resume" / f"{name}{end}").read_text() for end in ("~", "~2")]
+    assert aside == ["older work", "years of work"]
     assert plain(kept(tmp_path, a=1)) == plain(eights(1))
 
 
@@ -250,12 +250,10 @@ def test_an_interrupted_run_is_said_and_ends_the_same(whole, tmp_path, monkeypat
     first = f"This run is not whole: it has {count} finished pass{'es' * (count > 1)} so far. Repeat its command"
     shown = [ran("report", tmp_path, "-o", page)[0], (tmp_path / "REPORT.md").read_text(), page.read_text()]
     assert all(each.index(first) < each.index(stopped.sentences()[0]) for each in shown) and stopped.passes
-    done = len(scored)
-    assert done == after
+    assert len(scored) == after
     measured(tmp_path)
-    total = records_in(whole)
-    assert len(scored) == total == 30 + 6  # each batch once, in both runs together
-    assert f"resuming: {done} of {total} batches are done" in lines
+    assert len(scored) == records_in(whole) == 30 + 6  # each batch once, in both runs together
+    assert f"resuming: {after} of 36 batches are done" in lines
     assert written(tmp_path) == written(whole)
 
 
@@ -353,6 +351,7 @@ def test_going_back_to_what_was_measured_before_runs_nothing_and_fresh_measures_
     measured(out, schedules=[], bos=3)
     scored.clear()
     measured(out)
+    measured(out, batch_tokens=None)  # an estimate does not replace the size of finished batches
     assert scored == [] and written(out) == written(whole)
     measured(out, fresh=True)
     assert len(scored) == 36 and written(out) == written(whole)
@@ -381,7 +380,8 @@ def test_the_flags_that_round_matrix_products_are_facts_of_a_run(monkeypatch, ki
     assert len(seen) == 1 + len(names) and fingerprints.precision(kind) in seen
 
 
-def test_batches_that_were_split_where_memory_ran_out_stay_split_in_the_run_that_goes_on(tmp_path, monkeypatch, lines):
+@pytest.mark.parametrize(("part", "after"), [(Executor, 20), (Scorer, 1)])  # in a later batch, and in the first one
+def test_batches_split_where_memory_ran_out_stay_split_in_the_next_run(tmp_path, monkeypatch, lines, part, after):
     fitting, score = 70, Scorer.score
 
     def scarce(self, ids, chunk=None):
@@ -394,15 +394,16 @@ def test_batches_that_were_split_where_memory_ran_out_stay_split_in_the_run_that
     one, two = tmp_path / "one", tmp_path / "two"
     measured(one)
     with monkeypatch.context() as patched:
-        stopping(patched, 20)
+        patched.setattr(part, "score", lasting(after, KeyboardInterrupt())(part.score))
         with pytest.raises(KeyboardInterrupt):
             measured(two)
     fitting = 10**6
     measured(two)
     assert lines.count("batches are split as in the run before, which ran out of memory") == 1
-    assert written(two) == written(one)
+    again = written(two)
+    assert again == written(one) or part is Scorer  # which had met one of the limits
     measured(two, fresh=True)
-    assert written(two) != written(one)
+    assert written(two) != again
 
 
 # --- the command line ---
