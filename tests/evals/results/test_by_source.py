@@ -87,16 +87,14 @@ def test_sources_of_all_kinds_are_measured_together():
 
 def test_a_source_of_which_nothing_is_measured_is_named():
     tiny = {"books": BOOKS, "tiny": [[1, 2, 3]]}, "no document of tiny is measured: all are too short"
-    one = "there is no document; give at least one"
-    for given, message in (tiny, ({}, one), ([], one), (5, "document 0 is not a list of whole token ids, a text")):
+    for given, message in (tiny, ({}, "no document; give at"), ([], "at least one"), (5, "document 0 is not a list")):
         with pytest.raises(DataError, match=message):
             perplexity(llama(), given, [16])
 
 
 def test_data_may_be_repeated(checkpoint, tmp_path, ran, refused):
-    rows = [{"body": f"row {n}, and the clocks were striking"} for n in range(3)]
-    files = {"a.txt": "It was a bright cold day in April. ", "b.jsonl": "\n".join(map(json.dumps, rows))}
-    write_files(tmp_path, files)
+    lines = "\n".join(json.dumps({"body": f"row {n}, and the clocks were striking"}) for n in range(3))
+    write_files(tmp_path, {"a.txt": "It was a bright cold day in April. ", "b.jsonl": lines})
     sources = [str(tmp_path / "a.txt"), str(tmp_path / "b.jsonl")]
     words = ["eval", checkpoint, "--lengths", "16", *(word for each in sources for word in ("--data", each))]
     found = json.loads(ran(*words, "--text-field", "body", "--json")[0])
