@@ -360,8 +360,10 @@ def _read(documents: Any, name: str) -> Iterator[Unread]:
         yield from documents_of(rows, f"{name} of the dataset", ReadOptions(), "the dataset")
     else:
         one = (str, os.PathLike, Text, Chat, Document, PromptRow)
-        alone = isinstance(documents, one) or not isinstance(documents, Iterable)
-        for number, each in enumerate([documents] if alone else documents):
+        several: Iterable[Any] = documents
+        if isinstance(documents, one) or not isinstance(documents, Iterable):
+            several = [documents]
+        for number, each in enumerate(several):
             yield from _one(each, f"{name} {number}")
 
 
