@@ -68,6 +68,7 @@ def sources(tmp_path_factory) -> Path:
 def place(sources, tmp_path, monkeypatch) -> Path:
     """A copy of them, in the working directory."""
     monkeypatch.chdir(shutil.copytree(sources, tmp_path / "here"))
+    tiny.keep_code_apart(tmp_path / "modules", monkeypatch)
     return Path.cwd()
 
 

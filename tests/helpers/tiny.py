@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
@@ -171,3 +173,11 @@ def logprobs_of(folder: str | Path, schedule: str | None = None) -> Callable[[Se
     if schedule:
         ropescale.patch(model, schedule)
     return lambda ids: [-nll for nll in naive_nll(model, list(ids))]
+
+
+def keep_code_apart(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets transformers copy the code that it runs to a folder, and forget that of other tests in this process."""
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(folder))
+    monkeypatch.setattr(sys, "path", [*sys.path])  # transformers adds the folder
+    for name in [name for name in sys.modules if name.partition(".")[0] == "transformers_modules"]:
+        monkeypatch.delitem(sys.modules, name)

@@ -8,8 +8,8 @@ from statistics import mean
 import pytest
 from configurations import edit, read, write_files
 from refusing import one_error
-from tiny import byte_tokenizer, checkpoint, llama, naive_nll
-from transformers import AutoModelForCausalLM, dynamic_module_utils
+from tiny import byte_tokenizer, checkpoint, keep_code_apart, llama, naive_nll
+from transformers import AutoModelForCausalLM
 
 import ropescale
 from ropescale.cli.main import main
@@ -40,7 +40,7 @@ class OwnForCausalLM(LlamaForCausalLM):
 @pytest.fixture(autouse=True)
 def _modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where transformers puts the code that it runs."""
-    monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+    keep_code_apart(tmp_path / "modules", monkeypatch)
 
 
 @pytest.fixture
