@@ -15,7 +15,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, cast
 
 from ...errors import DataError
@@ -302,7 +302,7 @@ def documents_of(rows: Iterable[tuple[int, Row]], part: str, options: ReadOption
         text_field = form.fields[0]
         value = form.read(row, name)
         if isinstance(value, list) and value:
-            read = _chat if isinstance(value[0], dict) else _ids
+            read = _chat if _is_chat(value) else _ids
             yield read(name, text_field, value, row)
         elif value is None or isinstance(value, (str, list)):
             yield Text(name, str(value or ""))
@@ -340,11 +340,15 @@ def _known_form(row: Row, text: type = object) -> Format | None:
 
 
 def _only_text(row: Row, source: str) -> Format:
-    """Returns the format of a row's only field of strings."""
-    strings = [key for key, value in row.items() if isinstance(value, str)]
-    if len(strings) != 1:
+    """Returns the format of a row's only field of strings, where no other holds messages, as in preference data."""
+    texts = [key for key, value in row.items() if isinstance(value, str) or _is_chat(value)]
+    if len(texts) != 1 or not isinstance(row[texts[0]], str):
         raise DataError(f"{source} has no field 'text'; choose one: {', '.join(row) or 'none'}", "text_field")
-    return _form_of(strings[0])
+    return replace(_form_of(texts[0]), what=f"texts, read from the field {texts[0]!r}, the only one of strings")
+
+
+def _is_chat(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and isinstance(value[0], dict)
 
 
 def _ids(name: str, field: str, value: list[object], row: Row) -> Document:

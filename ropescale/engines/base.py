@@ -189,7 +189,7 @@ class Difference:
 
     @property
     def computes(self) -> str:
-        """What the engine computes instead, as text."""
+        """Describes what the engine computes instead."""
         return value_text(self.value)
 
     @property
@@ -508,6 +508,8 @@ class Engine(ABC):
         """Returns the evidence for the engine's behaviour on this model and rope type."""
         name, kind = layers.whole_type, layers.kind
         if layers.configuration.raw.get("auto_map"):  # the checkpoint's own code may run instead
+            return "source"
+        if layers.lacks_factor and not self.derives_factor:
             return "source"
         if kind in self.served.get(name, ()):
             return "served"

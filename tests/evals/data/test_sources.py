@@ -116,11 +116,13 @@ def test_a_file_of_other_contents_with_a_documents_field_is_text(tmp_path, row):
     assert contents(read_texts(tmp_path)) == ["first", json.dumps(row)]
 
 
-def test_the_format_is_said_in_one_line(tmp_path, ran, checkpoint):
-    rows = [{"prompt": "one two three " * 9, "completion": "four"}]
-    (tmp_path / "rows.json").write_text(json.dumps(rows), encoding="utf-8")
-    err = ran("eval", checkpoint, "--lengths", "16", "--data", tmp_path / "rows.json").err
-    assert err.count("rows.json: prompts followed by completions") == 1
+SAID = [({"completion": "four"}, "prompts followed by completions"), ({"n": 1}, "texts, read from the field 'prompt'")]
+
+
+@pytest.mark.parametrize(("more", "said"), SAID)
+def test_the_format_is_said_in_one_line(tmp_path, ran, checkpoint, more, said):
+    (tmp_path / "r.json").write_text(json.dumps([{"prompt": "one two three " * 9} | more]), encoding="utf-8")
+    assert ran("eval", checkpoint, "--lengths", "16", "--data", tmp_path / "r.json").err.count(f"r.json: {said}") == 1
 
 
 def test_parquet_is_one_document_per_row(tmp_path):
@@ -182,7 +184,7 @@ WRONG = [
     ("rows.json", b"[]", "no documents in .*; give text"),
     ("rows.json", b'[{"text": "one"}', "rows.json is not readable JSON: "),
     ("rows.json", b'[{"text": "one"}, 3]', "rows.json row 1 is not an object, a text or a list of messages"),
-    ("rows.json", b'[{"a": "x", "b": "y"}]', "no field 'text'; choose one: a, b"),
+    ("rows.json", b'[{"prompt": "x", "chosen": [{}], "rejected": [{}]}]', "'text'; choose one: prompt, chosen"),
     ("rows.jsonl", b'{"conversations": [{"from": "narrator", "value": "x"}]}', "message 1 is from 'narrator', whi"),
     ("rows.jsonl", b'{"conversations": [{"from": "human"}, {"value": "x"}]}', "message 2 of .* has no role"),
     ("rows.jsonl", b'{"instruction": "x", "output": "y", "history": ["z"]}', "is not a list of pairs"),
