@@ -94,6 +94,7 @@ FAULTS = [
     ("too few", "read 0 tokens of a prompt of 1"),
     ("other ids", "generated [22] instead of token 21"),
     ("NaN", "computes NaN: it sent null for token 21 at position 1"),
+    ("401 Unauthorized", "requires a key (401); it is read from OPENAI_API_KEY"),
     ("500 Compute error.", "refuses the request (500): Compute error.; if it has several slots"),
 ]
 
