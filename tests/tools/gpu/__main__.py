@@ -32,10 +32,10 @@ PARTS: dict[str, tuple[Callable[[Bench], None], float]] = {
     "resuming": (parts.resuming, 25),
     "llama": (parts.llama_at_length, 110),
     "qwen": (parts.qwen_at_length, 75),
+    "longest": (parts.longest_window, 60),
     "sliding": (parts.sliding_windows, 20),
     "memory": (parts.out_of_memory, 20),
     "eval": (parts.default_eval, 30),
-    "longest": (parts.longest_window, 90),
     "search": (parts.searching, 90),
     "recommend": (parts.recommending, 60),
 }

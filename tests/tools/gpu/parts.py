@@ -272,7 +272,7 @@ def longest_window(bench: Bench) -> None:
     most = 1024 if bench.tiny else 2**20
     length = max((n for n in range(step, most + 1, step) if scorer.estimate(n).chunk(n) is None), default=step)
     layers, seconds = config.num_hidden_layers, flops(model, length) / (0.35 * bench.peak)
-    model.config.num_hidden_layers = running = max(1, min(layers, int(60 * layers / seconds)))
+    model.config.num_hidden_layers = running = max(1, min(layers, int(30 * layers / seconds)))
     bench.show(part, tokens=f"{length:,}", layers=f"{running} of {layers} run")
     expected = scorer.estimate(length).whole(length, length) / 1e9
     _sixteen(bench, part, model, bench.windows(model, length, 1), expected, "")
