@@ -7,8 +7,7 @@ from typing import Any
 
 from click import FLOAT, IntRange
 
-from ..request import made
-from .measuring import keywords_for, text_of
+from .measuring import keywords_for, made, text_of
 from .options import (
     MODEL_SECTION,
     Sections,

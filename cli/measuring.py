@@ -6,13 +6,13 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
 from ..errors import DataError, RunError
 from ..files import local_path
-from ..request import RequestOptions, made
+from ..request import RequestOptions
 from .options import print_json, refuse_given, say, show
 from .run_file import write_run_file
 
@@ -26,6 +26,14 @@ Options = Mapping[str, Any]
 
 Keywords = dict[str, Any]
 """Keywords for a measurement."""
+
+T = TypeVar("T")
+
+
+def made(kind: Callable[..., T], options: Options, **more: object) -> T:
+    """Creates a dataclass from the options that have the names of its fields, and from further fields."""
+    same = {name: options[name] for name in signature(kind).parameters if name in options}
+    return kind(**{**same, **more})
 
 
 def model_of(options: Options, model: str | None) -> Keywords:

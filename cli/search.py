@@ -7,8 +7,7 @@ from typing import Any
 
 from click import IntRange
 
-from ..request import made
-from .measuring import keywords_for, measure, text_of
+from .measuring import keywords_for, made, measure, text_of
 from .options import (
     MODEL_SECTION,
     Sections,

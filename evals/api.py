@@ -17,7 +17,7 @@ from ..configs.configuration import trained_in
 from ..errors import DataError
 from ..files import writable_file
 from ..lengths import parse_length
-from ..request import made, options_in
+from ..request import RequestOptions
 from .backends.opening import OpenedModel, opened
 from .backends.schedules import Schedules, filled, requested
 from .data.sources import TextSource, folders_in, prompts_in, texts_of
@@ -143,17 +143,35 @@ def perplexity(
         RunError: logits are NaN or infinite, or a window does not fit into memory.
         CheckpointError: ``out`` cannot be written, contains another kind of run, or is in use by another process.
     """
-    stated = locals()
     given = opened(model, tokenizer, path)
     notes = _notes(progress, given)
-    options = made(
-        PerplexityOptions,
-        stated,
+    options = PerplexityOptions(
         stride=_stride(stride, documents, lengths),
+        min_tokens=min_tokens,
+        max_docs=max_docs,
+        score=score,
+        windows=windows,
+        budget_tokens=budget_tokens,
+        batch_tokens=batch_tokens,
+        logits_bytes=logits_bytes,
+        short_context=short_context,
+        truncation=truncation,
+        truncation_stride=truncation_stride,
+        seed=seed,
         of_metrics={"repeat_distance": repeat_distance, "key_spans": key_spans, **(metric_options or {})},
+        source=source,
         notes=notes,
     )
-    asked = requested(schedules, baseline, factor, options_in(stated), remapped)
+    patching = RequestOptions(
+        target_length=target_length,
+        original_length=original_length,
+        overrides=overrides,
+        layers=layers,
+        replace_scaling=replace_scaling,
+        on_top=on_top,
+        freeze_at=freeze_at,
+    )
+    asked = requested(schedules, baseline, factor, patching, remapped)
     with _placed(given, out, "perplexity", fresh, force, documents, notes) as (folder, group):
         sizes = check_lengths(lengths)
         planned = _planned(asked, given, sizes[-1], notes)
@@ -234,13 +252,34 @@ def retrieval(
         RunError: logits are NaN or infinite, or a prompt does not fit into memory.
         CheckpointError: ``out`` cannot be written, contains another kind of run, or is in use by another process.
     """
-    stated = locals()
     given = opened(model, tokenizer, path)
     notes = _notes(progress, given)
     from .retrieving.prompt_set import RetrievalOptions, make_prompts
 
-    options = made(RetrievalOptions, stated, notes=notes)
-    asked = requested(schedules, baseline, factor, options_in(stated))
+    options = RetrievalOptions(
+        prompts=prompts,
+        bos=bos,
+        trials=trials,
+        seed=seed,
+        prompt_field=prompt_field,
+        answer_field=answer_field,
+        new_tokens=new_tokens,
+        max_prompts=max_prompts,
+        match=match,
+        batch_tokens=batch_tokens,
+        source=source,
+        notes=notes,
+    )
+    patching = RequestOptions(
+        target_length=target_length,
+        original_length=original_length,
+        overrides=overrides,
+        layers=layers,
+        replace_scaling=replace_scaling,
+        on_top=on_top,
+        freeze_at=freeze_at,
+    )
+    asked = requested(schedules, baseline, factor, patching)
     with _placed(given, out, "retrieval", fresh, force, prompts, notes) as (folder, group):
         sizes = check_lengths(lengths)
         planned = _planned(asked, given, sizes[-1], notes)
@@ -317,14 +356,35 @@ def recommend(
         RunError: logits are NaN or infinite, or a window does not fit into memory.
         CheckpointError: ``out`` cannot be written, contains another kind of run, or is in use by another process.
     """
-    stated = locals()
     given = opened(model, tokenizer, path)
     notes = _notes(progress, given)
     target = parse_length(target_length)
-    patching = options_in(stated, "target_length")
-    text = made(PerplexityOptions, stated, short_context=False, patching=patching, notes=notes)
-    named = {"name": given.checkpoint.name, "revision": given.checkpoint.revision} if given.checkpoint else {}
-    options = made(RecommendOptions, stated, text=text, **named)
+    text = PerplexityOptions(
+        max_docs=max_docs,
+        score=score,
+        windows=windows,
+        budget_tokens=budget_tokens,
+        batch_tokens=batch_tokens,
+        logits_bytes=logits_bytes,
+        short_context=False,
+        truncation=truncation,
+        truncation_stride=truncation_stride,
+        patching=RequestOptions(
+            original_length=original_length, layers=layers, replace_scaling=replace_scaling, on_top=on_top
+        ),
+        source=source,
+        notes=notes,
+    )
+    options = RecommendOptions(
+        text=text,
+        short_weight=short_weight,
+        schedules=tuple(schedules),
+        search=search,
+        search_tokens=search_tokens,
+        engine=engine,
+        tolerance=tolerance,
+        checkpoint=given.checkpoint,
+    )
     # Before torch is imported.
     if given.served:
         labels = [server.label for server in given.model]
@@ -389,11 +449,22 @@ def search(
         RunError: the logits are not finite.
         CheckpointError: ``out`` cannot be written, was not written by a search, or is in use by another process.
     """
-    stated = locals()
     given = opened(model, tokenizer, path)
     notes = _notes(progress, given)
     target = parse_length(target_length)
-    options = made(SearchOptions, stated, patching=options_in(stated, "target_length"), notes=notes)
+    options = SearchOptions(
+        budget_windows=budget_windows,
+        budget_tokens=None if budget_tokens is None else parse_length(budget_tokens),
+        seed=seed,
+        engine=engine,
+        max_docs=max_docs,
+        logits_bytes=logits_bytes,
+        patching=RequestOptions(
+            original_length=original_length, layers=layers, replace_scaling=replace_scaling, on_top=on_top
+        ),
+        source=source,
+        notes=notes,
+    )
     if given.served:
         raise DataError("a search computes gradients, which servers do not; give a loaded model or a checkpoint")
     file, folder = (None, None) if out is None else places(out)

@@ -11,7 +11,7 @@ from .checkpoints.locating import ADAPTER, ModelFolder, checked, locate
 from .configs.configuration import Configuration, widened
 from .engines import ENGINES
 from .engines.base import Serving, Source, as_it_lies, of_plan
-from .engines.exported import Export, exported, scaling_option, ways_out, words
+from .engines.exported import Export, exported, gguf_options, scaling_option, ways_out
 from .errors import CheckpointError, ScheduleError
 from .files import local_path
 from .output.formatting import argument, brief
@@ -82,7 +82,7 @@ class _Weights:
         """Describes how to serve the weights under a plan."""
         scaled = scaling_option(plan.request) if plan.original.is_scaled else ()
         folder = argument(self.record.source) if self.record else None
-        source = Source(words(plan.specs, plan.request), folder, self.revision, scaled)
+        source = Source(gguf_options(plan.schedules, plan.request), folder, self.revision, scaled)
         return of_plan(self.name, self.stored, plan, source)
 
     def export(self, engine: str, serving: Serving, specs: Mapping[str, str], request: Request | None) -> Export:
@@ -113,7 +113,9 @@ def _of_folder(weights: _Weights, engine: str) -> Export:
     scaled, beneath = any(ropes[key].is_scaled for key in changed), bool(record.beneath)
     replaces = scaled and not beneath
     given = Request(specs, original_length=next(iter(other), None), replace_scaling=replaces, on_top=beneath)
-    source = Source(words(specs, given), argument(record.source), weights.revision, scaling_option(given))
+    source = Source(
+        gguf_options(record.schedule, given), argument(record.source), weights.revision, scaling_option(given)
+    )
     return weights.export(engine, as_it_lies(weights.name, stored, record.length, source), specs, given)
 
 

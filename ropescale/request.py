@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
-from typing import TypedDict, TypeVar, Unpack, cast
+from dataclasses import dataclass, field, replace
+from typing import TypedDict, TypeVar, Unpack
 
 from .errors import ConfigError, RopescaleError, WayOut
-from .files import Json
 from .lengths import parse_length
 from .output.formatting import brief
 from .rope import Rope
-
-T = TypeVar("T")
 
 
 class RequestOptions(TypedDict, total=False):
@@ -82,23 +79,6 @@ class Request:
         """Returns the names of the options that differ from their defaults."""
         usual = Request(self.spec)
         return [name for name in RequestOptions.__annotations__ if getattr(self, name) != getattr(usual, name)]
-
-
-def made(kind: Callable[..., T], given: Json, **more: object) -> T:
-    """Creates a dataclass; each of its fields gets the parameter of the same name, if there is one.
-
-    Args:
-        given: the parameters of a function, ``locals()`` in its first line, or of a command.
-        more: further fields.
-    """
-    names = [each.name for each in fields(kind)]  # type: ignore[arg-type]
-    return kind(**{**{name: given[name] for name in names if name in given}, **more})
-
-
-def options_in(given: Json, *without: str) -> RequestOptions:
-    """Returns those of the given parameters that are options of a request, ``without`` some."""
-    names = [name for name in RequestOptions.__annotations__ if name in given and name not in without]
-    return cast(RequestOptions, {name: given[name] for name in names})
 
 
 # ---------------------------------------------------------------------------------------------------------

@@ -62,6 +62,7 @@ class Record(_Stored):
     Attributes:
         version: the format's version, ``schema`` in the file.
         source: the source checkpoint, a folder or a Hub id.
+        schedule: the schedules in JSON; older records lack them.
         spec: the schedules, as text.
         beneath: the scaling that a schedule was composed with, as text.
         frozen: the frozen schedules, each with the length of its table, as text.
@@ -78,6 +79,7 @@ class Record(_Stored):
 
     version: Literal[1] = Field(alias="schema")
     source: str
+    schedule: dict[str, Data] = {}
     spec: dict[str, str]
     beneath: dict[str, str] = {}
     frozen: dict[str, str] = {}

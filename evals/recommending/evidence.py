@@ -97,7 +97,9 @@ class Evidence:
         """Returns the ``ropescale patch`` command for a candidate."""
         spec = self.candidates.given(schedule)
         request = Request.of(spec, **self.options.text.patching)
-        return patch_command(argument(self._model), spec, request, self._folder, self.options.revision)
+        checkpoint = self.options.checkpoint
+        revision = checkpoint.revision if checkpoint else None
+        return patch_command(argument(self._model), spec, request, self._folder, revision)
 
     @property
     def export_command(self) -> str:
@@ -108,7 +110,8 @@ class Evidence:
     @property
     def _model(self) -> str:
         """The model's name in commands."""
-        return self.options.name or self.losses.model["path"]
+        checkpoint = self.options.checkpoint
+        return checkpoint.name if checkpoint else self.losses.model["path"]
 
     @property
     def _folder(self) -> str:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ...errors import DataError
 from ..running.corpus import PerplexityOptions
+
+if TYPE_CHECKING:
+    from ..backends.opening import Checkpoint
 
 TOLERANCE = 0.005
 """The default tolerance in nats per token, about half a percent of perplexity; closer schedules are equally good."""
@@ -25,8 +29,7 @@ class RecommendOptions:
         search_tokens: the token budget of that search. Default: the default of a search.
         engine: an engine; schedules that it would compute differently are omitted (see ``ropescale export``).
         tolerance: the difference in nats per token up to which two schedules are equally good.
-        name: the model's name in the printed commands. Default: its path.
-        revision: the model's branch, tag or commit in the printed commands.
+        checkpoint: the model in the printed commands. Default: the path of the loaded model.
     """
 
     text: PerplexityOptions
@@ -36,15 +39,13 @@ class RecommendOptions:
     search_tokens: int | None = None
     engine: str | None = None
     tolerance: float = TOLERANCE
-    name: str | None = None
-    revision: str | None = None
+    checkpoint: Checkpoint | None = None
 
     def __post_init__(self) -> None:
         if not self.tolerance > 0:
             raise DataError(f"tolerance is {self.tolerance:g} nats; give a number above 0", "tolerance")
         if self.search_tokens is not None and not self.search:
             raise DataError("search_tokens is given without search; add search", "search_tokens", "search")
-        object.__setattr__(self, "schedules", tuple(self.schedules))
 
 
 SHORT_WEIGHT = 0.1

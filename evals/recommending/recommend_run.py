@@ -72,7 +72,6 @@ class RecommendRun:
         reading = replace(options.text, truncation=None, truncation_stride=None)
         self.whole = self._measurement(self._part(everything, reading), candidates.specs)
         self.losses = self.whole.result()
-        self.batch_tokens = self.whole.batch_tokens
 
     @property
     def finished(self) -> str:
@@ -88,9 +87,8 @@ class RecommendRun:
         """
         self._store = store
         self._group = group
-        last = store.last
-        self.batch_tokens = group.from_leader(self.batch_tokens)
-        if last:
+        self.whole.go_on(store, group)
+        if store.last:
             self.notes.tell("finished parts in the folder are not measured again")
         self._most_fed = self._announce()
         with Progress("whole run", self._most_fed // group.world.teams, self.notes.shown, line=1) as self._progress:
@@ -158,7 +156,7 @@ class RecommendRun:
             stride: the stride of truncation, which is also measured; None omits truncation.
         """
         truncates = {"truncation": None if stride else False, "truncation_stride": stride}
-        reading = replace(self.options.text, batch_tokens=self.batch_tokens, **truncates)
+        reading = replace(self.options.text, batch_tokens=self.whole.batch_tokens, **truncates)
         about = {"kind": Recommendation.kind, "whole": self.whole.facts}
         run = self._measurement(self._part(windows, reading), specs, Part(title, about, whole=self._progress))
         run.run(self._store, self._group)
@@ -231,7 +229,7 @@ class RecommendRun:
             finalists //= 2  # they are not measured again
         rest = finalists * len(self.held_out) * self.objective.target
         part = self._part(self.held_out)
-        planned, told = plan_truncation(part, short, self.backend.as_trained, rest, self.batch_tokens)
+        planned, told = plan_truncation(part, short, self.backend.as_trained, rest, self.whole.batch_tokens)
         return planned and planned.stride, told
 
     @property
@@ -314,5 +312,5 @@ class RecommendRun:
             "tokens_fed": self.fed,
             "grid_tokens": len(self.candidates.specs) * len(self.corpus.documents) * goal.target,
             "interval": f"{self.corpus.interval}, {PERCENT}",
-            "batch_tokens": self.batch_tokens,
+            "batch_tokens": self.whole.batch_tokens,
         }

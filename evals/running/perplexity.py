@@ -106,11 +106,7 @@ class PerplexityRun:
             store: the store of finished batches.
             group: the processes that share the work; :attr:`passes` is complete only in the first one.
         """
-        last = store.last
-        before = last.get("batch_tokens")
-        if self.options.batch_tokens is None and last.get("facts") == self.facts and isinstance(before, int):
-            self.batch_tokens = before  # otherwise finished batches would be scored again
-        self.batch_tokens = group.from_leader(self.batch_tokens)
+        self.go_on(store, group)
         runner = Runner(self.facts, store, group, self.notes)
         with self.backend.ready():
             jobs, told = self._taken(runner)
@@ -126,6 +122,18 @@ class PerplexityRun:
             if runner.left:
                 self._texts.check(runner.left[0])
             runner.run(self._about, self.part.whole)
+
+    def go_on(self, store: Store, group: Group) -> None:
+        """Lets all processes plan batches of one size: that of an earlier run, whose batches need not be scored again.
+
+        A part of a larger run has the size of the whole.
+        """
+        last = store.last
+        before = last.get("batch_tokens")
+        is_same = last.get("whole", last.get("facts")) == self.facts
+        if self.options.batch_tokens is None and is_same and isinstance(before, int):
+            self.batch_tokens = before
+        self.batch_tokens = group.from_leader(self.batch_tokens)
 
     @cached_property
     def facts(self) -> Facts:

@@ -9,7 +9,6 @@ from pathlib import Path
 from ...engines import ENGINES
 from ...errors import DataError
 from ...files import local_path
-from ...lengths import parse_length
 from ...planning.plan import Plan, make_plan, refuse_unused
 from ...request import Request, RequestOptions
 from ...schedules.base import suggest
@@ -47,8 +46,6 @@ class SearchOptions(RunOptions):
     logits_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        if self.budget_tokens is not None:
-            object.__setattr__(self, "budget_tokens", parse_length(self.budget_tokens))
         super().__post_init__()
         if self.budget_tokens is not None and self.budget_windows is not None:
             raise DataError("the budget is given in windows and in tokens; drop one", "budget_windows", "budget_tokens")

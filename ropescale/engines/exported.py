@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Any, get_args
 
 from ..configs.configuration import Configuration, in_both_dialects, unread_by_v4
-from ..errors import RopescaleError, RunError, WayOut
+from ..errors import RopescaleError, RunError, ScheduleError, WayOut
 from ..files import Json
 from ..output.formatting import argument
 from ..planning.layers import is_windowed
@@ -20,6 +20,7 @@ from ..record import softmax_factor
 from ..request import Request, frozen, others, that_work
 from ..schedules import names
 from ..schedules.as_is import stock_table
+from ..schedules.specs import parse, parts_of
 from . import ENGINES
 from .base import (
     BASE_ROPE,
@@ -276,24 +277,28 @@ def patch_command(model: str, schedule: str, request: Request, out: str = "OUT",
     return shlex.join([*words, *applied_options(request)])
 
 
-def words(specs: Mapping[str, str], request: Request) -> tuple[str, ...]:
+def gguf_options(schedules: Mapping[str, object], request: Request) -> tuple[str, ...]:
     """Returns the options of ``ropescale gguf`` that make the same request, or () if there are none.
 
     There are none if layer types have different schedules, sliding-window layers change as well, or the schedule is
     not built in.
 
     Args:
-        specs: the spec for each layer type.
-        request: the request.
+        schedules: the schedule of each layer type, or its JSON form in a record.
     """
-    spec, *others = {*specs.values()} or {""}
-    if others or spec.partition(":")[0] not in names() or any(map(is_windowed, specs)):
+    if not schedules or any(map(is_windowed, schedules)):
+        return ()
+    try:
+        spec, *others = parts_of(parse(schedules))
+    except ScheduleError:  # in a record, a user's own
+        return ()
+    if spec.label not in names() or any(other.identity != spec.identity for other in others):
         return ()
     length = request.original_length
     told = ["--original-length", str(length)] if length else []
-    if request.target_length and "factor=" not in spec:
+    if request.target_length and spec.given.get("factor") is None:
         told += ["--target-length", str(request.target_length)]
-    return ("--schedule", spec, *told, *scaling_option(request))
+    return ("--schedule", spec.exact, *told, *scaling_option(request))
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -336,7 +341,7 @@ def patched(plan: Plan, name: str = "OUT", source: str = "MODEL") -> Serving:
         source: the folder or Hub id of the original weights.
     """
     given = plan.request if plan.original.is_scaled else replace(plan.request, replace_scaling=False, on_top=False)
-    told = Source(words(plan.specs, given), argument(source), scaled=scaling_option(given))
+    told = Source(gguf_options(plan.schedules, given), argument(source), scaled=scaling_option(given))
     return as_it_lies(name, plan.planned, plan.length, told)
 
 

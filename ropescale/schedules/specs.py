@@ -85,6 +85,14 @@ class Spec:
         return f"{self._name}:{given}" if given else self._name
 
     @property
+    def exact(self) -> str:
+        """The spec in the form that ``--schedule`` accepts: on one line, or with a long list as JSON."""
+        given = self.given.values()
+        if any(isinstance(value, (list, tuple)) and len(value) > _LONG for value in given):
+            return json.dumps({"name": self._name, **self.given})
+        return self.text
+
+    @property
     def _name(self) -> str:
         return self.named if self.named and isinstance(self.make, type) else self.label
 

@@ -17,6 +17,7 @@ from ropescale.evals import Recommendation, recommend
 from ropescale.evals.facts import AS_IS, TRUNCATION
 from ropescale.evals.recommending import candidates, wording
 from ropescale.evals.scoring.executor import Executor
+from ropescale.evals.scoring.memory import MemoryEstimate
 from ropescale.evals.searching.gradient import Steps
 
 TARGET = 128
@@ -155,7 +156,10 @@ def test_what_a_text_cannot_decide_is_said_before_and_after_alike(model, capsys,
 
 
 def test_a_searched_schedule_is_found_on_the_races_text_and_judged_on_the_other(model, capsys, tmp_path, monkeypatch):
-    """And a run that is stopped in the race, in the search and among the finalists continues to the same bytes."""
+    """And a run that is stopped in the race, in the search and among the finalists continues to the same bytes, with
+    the batches of its beginning, however much memory is left."""
+    estimates = iter([8192, 8192, 256, 512, 128, 64])
+    monkeypatch.setattr(MemoryEstimate, "batch_tokens", lambda *_: next(estimates))
     options = {"search": True, "search_tokens": 5_000, "truncation": False, "progress": True}
     found = recommend(model, documents(12, TARGET + 4), TARGET, out=tmp_path / "whole", **options)
     searched = f"{5_000 // TARGET * TARGET:,}"

@@ -9,6 +9,7 @@ import pytest
 from tiny import llama
 
 import ropescale
+from ropescale.evals import Checkpoint
 from ropescale.evals.data.documents import Document
 from ropescale.evals.facts import AS_IS, TRUNCATION, Pass, Truncation
 from ropescale.evals.metrics.cells import percent
@@ -54,7 +55,7 @@ def table(documents, shifts, seed=0, skewed=False, noise=0.02):
     )  # fmt: skip
     finalists = list(means)
     held = split_windows(windows, search=False)[1]
-    options = RecommendOptions(PerplexityOptions(), name="m")
+    options = RecommendOptions(PerplexityOptions(), checkpoint=Checkpoint("m"))
     evidence = Evidence(losses, candidates(), goal, [], finalists, part_of(losses, held), options)
     protocol = {"target_length": 256, "trained_length": 64, "held_out_windows": documents}
     assert len(held) == (len(windows) if 10 <= len(windows) < 20 else documents)
