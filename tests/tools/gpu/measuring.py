@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 import torch
-import transformers
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.profiler import ProfilerActivity, profile
 
 import ropescale.evals
 from ropescale.evals import Result
 
+from .page import section
 from .shapes import Shapes, flops
 
 BEGAN = time.perf_counter()
@@ -41,7 +41,6 @@ class Bench:
         self.dtype = torch.bfloat16 if self.on_gpu or not tiny else torch.float32
         self.shapes = Shapes(tiny)
         self.results: dict[str, dict[str, Any]] = {}
-        self._rows: list[str] = []
         self._random = np.random.default_rng(0)
 
     def say(self, part: str, **facts: Any) -> None:
@@ -50,20 +49,11 @@ class Bench:
         shown = (f"{name}={_shown(value)}" for name, value in facts.items())
         print(f"[{time.perf_counter() - BEGAN:6.1f}s] {part}: {', '.join(shown)}", flush=True)
         (self.out / "gpu.json").write_text(json.dumps(self.results, indent=1, default=str))
-
-    def show(self, part: str, **facts: Any) -> None:
-        """Prints figures, and adds them to the results and to the page."""
-        known = {name: value for name, value in facts.items() if value == value}  # a processor has no peak
-        self._rows += [f"| {part}: {name} | {_shown(value)} |" for name, value in known.items()]
-        self.say(part, **facts)
         (self.out / "gpu.md").write_text(self.page())
 
     def page(self) -> str:
         """Returns the section for docs/benchmarks.md."""
-        versions = f"torch {torch.__version__}, transformers {transformers.__version__}"
-        about = f"`make gpu`: random weights, {self.dtype}, {versions}, on {time.strftime('%Y-%m-%d')}."
-        table = "\n".join(["| what | figure |", "|---|---:|", *self._rows])
-        return f"## `gpu`: what {'tiny models' if self.tiny else 'one ' + self.name} shows\n\n{about}\n\n{table}\n"
+        return section(self.results, time.time())
 
     def timed(self) -> Timed:
         """Returns a clock for a ``with`` block."""

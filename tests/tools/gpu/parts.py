@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,6 +16,7 @@ import transformers
 
 import ropescale.evals
 from ropescale.evals.backends import fingerprints
+from ropescale.evals.scoring.memory import LEAST_CHUNK
 from ropescale.evals.scoring.scorer import Scorer
 from ropescale.evals.searching.learner import Learner
 
@@ -31,6 +33,7 @@ def environment(bench: Bench) -> None:
         torch=torch.__version__,
         transformers=transformers.__version__,
         device=bench.name,
+        date=time.strftime("%Y-%m-%d"),
         memory=torch.cuda.get_device_properties(0).total_memory / 1e9 if bench.on_gpu else 0.0,
         absent=[name for name in names if importlib.util.find_spec(name) is None],
     )
@@ -48,17 +51,17 @@ def patch_and_verify(bench: Bench) -> None:
         for spec in ("yarn:factor=4", "ntk:factor=4", "dynamic:factor=4"):
             for precision in ("highest", "high"):  # "high" rounds positions above 2,048, as TF32 does
                 proved += _is_live(model, spec, precision) and before == fingerprints.rotation_sha256(model)
-        bench.show(part, **{f"{name}, live and reverted, in float32 and TF32": f"{proved} of 6"})
+        bench.say(part, **{f"{name}, live and reverted, in float32 and TF32": f"{proved} of 6"})
         try:
             with ropescale.patch(model, "yarn:factor=4"), bench.timed() as timed:
                 decoded = ropescale.verify(model, generate=True, lengths=lengths).generation
         except ropescale.RopescaleError as error:
-            bench.show(part, **{f"{name}, decoding": str(error)})
+            bench.say(part, **{f"{name}, decoding": str(error)})
             continue
         verdicts = [(each.verdict, round(each.relative, 4), round(each.tolerance, 4)) for each in decoded]
         bench.say(part, **{f"{name} decoding": verdicts, f"{name} decoding s": timed.seconds})
         equal = sum(verdict == "equal" for verdict, *_ in verdicts)
-        bench.show(part, **{f"{name}, decoding equals full passes": f"{equal} of {len(verdicts)}"})
+        bench.say(part, **{f"{name}, decoding equals full passes": f"{equal} of {len(verdicts)}"})
         del model
         free(bench.on_gpu)
 
@@ -101,7 +104,7 @@ def kernels(bench: Bench) -> None:
         with torch.inference_mode(), preferring(kernel):
             found = kernels_of(lambda scorer=scorer, ids=ids, size=size: scorer.score(ids, size), bench.on_gpu)
         bench.say("kernels", **{name: [(key[:90], round(time, 2)) for key, time in found]})
-        bench.show("the kernel that ran", **{name: f"`{found[0][0][:60]}`" if found else "none is known by its name"})
+        bench.say("the kernel that ran", **{name: f"`{found[0][0][:60]}`" if found else "none is known by its name"})
         del model, scorer
         free(bench.on_gpu)
 
@@ -113,11 +116,11 @@ def equality(bench: Bench) -> None:
     windows = bench.windows(model, length, 2)
     own = losses_of(measured(model, windows, [length], batch_tokens=length))
     naive = whole_logits(model, windows)
-    bench.show(part, **{"largest difference to the naive loop": float(np.abs(own - naive).max())})
+    bench.say(part, **{"largest difference to the naive loop": float(np.abs(own - naive).max())})
     bench.say(part, **{"mean difference to the naive loop": float((own.astype(float) - naive).mean())})
     bench.say(part, **{"largest difference to the bare forward": float(np.abs(own - bare(model, windows)).max())})
     both = losses_of(measured(model, windows, [length], batch_tokens=2 * length))
-    bench.show(part, **{"batches of 1 and 2 equal bit for bit": own.tobytes() == both.tobytes()})
+    bench.say(part, **{"batches of 1 and 2 equal bit for bit": own.tobytes() == both.tobytes()})
     bench.say(part, **{"largest difference between them": float(np.abs(own - both).max())})
     with torch.inference_mode():
         chunked = Scorer(model).score(torch.tensor(windows[:1]), 64 if bench.tiny else 2048).numpy()[0]
@@ -132,7 +135,7 @@ def equality(bench: Bench) -> None:
 
 def _say_rounding(bench: Bench, part: str, name: str, rounded: np.ndarray, exact: np.ndarray) -> None:
     apart = rounded.astype(float) - exact
-    bench.show(
+    bench.say(
         part,
         **{
             f"{name} against float32: perplexity ratio - 1": float(np.exp(apart.mean()) - 1),
@@ -153,7 +156,7 @@ def resuming(bench: Bench) -> None:
         return _bytes_of(measured(model, windows, lengths, ["yarn:factor=4", "dynamic:factor=4"], **options, **more))
 
     one, two = run(), run()
-    bench.show(part, **{"two runs equal": one == two})
+    bench.say(part, **{"two runs equal": one == two})
     seen = list[int]()
 
     def stop(tokens: int) -> None:
@@ -168,7 +171,7 @@ def resuming(bench: Bench) -> None:
                 run(out=f"{folder}/run")
         except KeyboardInterrupt:
             bench.say(part, stopped=f"after {len(seen) - 1} passes")
-        bench.show(part, **{"stopped and continued equal": one == run(out=f"{folder}/run")})
+        bench.say(part, **{"stopped and continued equal": one == run(out=f"{folder}/run")})
 
 
 @contextmanager
@@ -227,7 +230,7 @@ def _curve(bench: Bench, part: str, config: Any, length: int, order: tuple[str |
         measured(model, many, [short])
     bench.say_speed(part, f"bare {count}x{short}", model, short, count, floor)
     bench.say_speed(part, f"{count}x{short}", model, short, count, timed)
-    bench.show(part, **{f"{count} windows of {short:,}, over the bare forward": timed.seconds / floor.seconds})
+    bench.say(part, **{f"{count} windows of {short:,}, over the bare forward": timed.seconds / floor.seconds})
     for kernel in order:
         with preferring(kernel):
             _compare(bench, part, model, length, expected, f", {kernel} first" if kernel else "")
@@ -243,7 +246,7 @@ def _compare(bench: Bench, part: str, model: torch.nn.Module, length: int, expec
     losses, seconds = _sixteen(bench, part, model, windows, expected, name)
     bench.say_speed(part, f"bare{name}", model, length, 1, floor)
     bench.say(part, **{f"largest difference to the bare forward{name}": float(np.abs(losses - found).max())})
-    bench.show(part, **{f"16 lengths to {length:,}{name}: over the bare forward": seconds / floor.seconds})
+    bench.say(part, **{f"16 lengths to {length:,}{name}: over the bare forward": seconds / floor.seconds})
 
 
 def _sixteen(
@@ -255,16 +258,17 @@ def _sixteen(
         result = measured(model, windows, [length * part // 16 for part in range(1, 17)])
     which = f"16 lengths to {length:,}{name}"
     bench.say_speed(part, which, model, length, 1, timed)
-    bench.show(part, **{f"{which}: s": timed.seconds, f"{which}: MFU": bench.used(model, length, timed)})
-    bench.show(part, **{f"{which}: peak over estimate": timed.above / expected})
+    bench.say(part, **{f"{which}: s": timed.seconds, f"{which}: MFU": bench.used(model, length, timed)})
+    bench.say(part, **{f"{which}: peak over estimate": timed.above / expected})
     return losses_of(result), timed.seconds
 
 
 def longest_window(bench: Bench) -> None:
     """The longest window of an 8B that is estimated to fit, with as many of its layers as there is time for.
 
-    All weights are there. A layer's peak is that of the whole model, so fewer layers show the same peak. A bare forward
-    pass would not fit.
+    All weights are there. A layer's peak is that of the whole model, so fewer layers show the same peak. They are taken
+    out of the list, because tiles are for the modules of a list that is as long as the configuration says. A bare
+    forward pass would not fit.
     """
     part, config = "the longest that fits", bench.shapes.llama("8B", 2**20)
     model = build(config, bench.device, bench.dtype)
@@ -273,9 +277,12 @@ def longest_window(bench: Bench) -> None:
     length = max((n for n in range(step, most + 1, step) if scorer.estimate(n).chunk(n) is None), default=step)
     layers, seconds = config.num_hidden_layers, flops(model, length) / (0.35 * bench.peak)
     model.config.num_hidden_layers = running = max(1, min(layers, int(30 * layers / seconds)))
-    bench.show(part, tokens=f"{length:,}", layers=f"{running} of {layers} run")
-    expected = scorer.estimate(length).whole(length, length) / 1e9
-    _sixteen(bench, part, model, bench.windows(model, length, 1), expected, "")
+    resting, model.model.layers = model.model.layers[running:], model.model.layers[:running]  # they keep their memory
+    expected, passes = Scorer(model).estimate(length).whole(length, length) / 1e9, list[int]()
+    bench.say(part, tokens=f"{length:,}", layers=f"{running} of {layers} layers", resting=len(resting))
+    with _watched(model, lambda tokens: passes.append(tokens)):
+        _sixteen(bench, part, model, bench.windows(model, length, 1), expected, "")
+    bench.say(part, passes="whole" if max(passes) >= length - 1 else f"in parts of {max(passes):,}")
 
 
 def sliding_windows(bench: Bench) -> None:
@@ -283,13 +290,13 @@ def sliding_windows(bench: Bench) -> None:
     model = build(bench.shapes.gemma3(131072), bench.device, bench.dtype)
     own, blocks = Scorer(model), Scorer(model)
     blocks.fused = False
-    bench.show("Gemma-3-1B", attention=own.kernel)
+    bench.say("Gemma-3-1B", attention=own.kernel)
     ids = torch.tensor(bench.windows(model, 256 if bench.tiny else 8192, 1))
     with torch.inference_mode():
         found = own.score(ids)
         with bench.timed() as timed:
             apart = (blocks.score(ids) - found).abs()
-    bench.show("Gemma-3-1B", **{"largest difference to blocks": float(apart.max()), "blocks: s": timed.seconds})
+    bench.say("Gemma-3-1B", **{"largest difference to blocks": float(apart.max()), "blocks: s": timed.seconds})
     for length in (256, 512) if bench.tiny else (8192, 16384, 32768):
         windows = bench.windows(model, length, 1)
         measured(model, windows, [length])
@@ -297,8 +304,8 @@ def sliding_windows(bench: Bench) -> None:
             measured(model, windows, [length])
         estimate = Scorer(model).estimate(length).whole(length, length) / 1e9
         bench.say("Gemma-3-1B", **{f"{length} peak GB above weights": timed.above, f"{length} estimated GB": estimate})
-        bench.show("Gemma-3-1B", **{f"{length:,}: s": timed.seconds})
-        bench.show("Gemma-3-1B", **{f"{length:,}: peak over estimate": timed.above / estimate})
+        bench.say("Gemma-3-1B", **{f"{length:,}: s": timed.seconds})
+        bench.say("Gemma-3-1B", **{f"{length:,}: peak over estimate": timed.above / estimate})
 
 
 def default_eval(bench: Bench) -> None:
@@ -316,7 +323,7 @@ def default_eval(bench: Bench) -> None:
         )
     stride = result.truncation.stride if result.truncation else None
     bench.say("default eval", **{"s": timed.seconds, "stride of truncation": stride, "peak GB": timed.peak})
-    bench.show("default eval", **{f"{length:,}, over two bare passes": timed.seconds / floor.seconds})
+    bench.say("default eval", **{f"{length:,}, over two bare passes": timed.seconds / floor.seconds})
 
 
 def searching(bench: Bench) -> None:
@@ -342,9 +349,9 @@ def searching(bench: Bench) -> None:
     with bench.timed() as floor:
         bare(model, windows[:1])
     bench.say(part, **{"peak GB above weights": max(peaks), "gradients": len(seconds), "found": found.search.spec})
-    bench.show(part, **{f"{len(found.search.steps)} steps of windows of {length:,}: s": timed.seconds})
-    bench.show(part, **{"a gradient over a bare forward": float(np.median(seconds)) / floor.seconds})
-    bench.show(part, **{"peak over estimate": max(peaks) / expected})
+    bench.say(part, **{f"{len(found.search.steps)} steps of windows of {length:,}: s": timed.seconds})
+    bench.say(part, **{"a gradient over a bare forward": float(np.median(seconds)) / floor.seconds})
+    bench.say(part, **{"peak over estimate": max(peaks) / expected})
 
 
 def recommending(bench: Bench) -> None:
@@ -355,21 +362,28 @@ def recommending(bench: Bench) -> None:
     with bench.timed() as timed:
         found = ropescale.evals.recommend(model, windows, length)
     bench.say("recommend", **{"peak GB above weights": timed.above, "answer": found.schedule})
-    bench.show("recommend", **{f"to {length:,}, twelve documents: s": timed.seconds})
+    bench.say("recommend", **{f"to {length:,}, twelve documents: s": timed.seconds})
 
 
 def out_of_memory(bench: Bench) -> None:
     """Memory that runs out: a batch must be halved, or a window fed in chunks, and give the same losses.
 
-    An accelerator is filled up to a share of what is needed; a processor's memory is said to end there.
+    An accelerator is filled up to a share of what is needed; a processor's memory is said to end there. A window in
+    chunks needs a cache of all layers, so two layers of many positions show it: what is left is between the estimates
+    of a whole window and of chunks.
     """
-    length = 4096 if bench.tiny else 16384
-    model = build(bench.shapes.llama("0.6B", length), bench.device, bench.dtype)
+    length = 4096 if bench.tiny else 65536
+    config = bench.shapes.llama("1B", length)
+    config.num_hidden_layers = 2
+    model = build(config, bench.device, bench.dtype)
     windows, small = bench.windows(model, length, 4), 2**26  # the trunk, and not the head, decides what fits
     options: dict[str, Any] = {"batch_tokens": 4 * length, "logits_bytes": small}
     whole = losses_of(measured(model, windows, [length], **options))
-    need = Scorer(model, small).estimate(length).whole(length, length)
-    for name, share in (("half of a batch fits", 2.2), ("half of a window fits", 0.6)):
+    estimate = Scorer(model, small).estimate(length)
+    need = estimate.whole(length, length)
+    within = (1 + estimate.in_chunks(length, LEAST_CHUNK) / need) / 2 if bench.on_gpu else 0.6
+    bench.say("out of memory", **{"estimated GB of a window": need / 1e9, "share for chunks": within})
+    for name, share in (("half of a batch fits", 2.2), ("half of a window fits", within)):
         sizes, held = list[int](), None
 
         def note(tokens: int, sizes: list[int] = sizes, most: float = share * length) -> None:
@@ -386,4 +400,4 @@ def out_of_memory(bench: Bench) -> None:
         del held
         figures = {"s": timed.seconds, "passes": len(sizes)}
         bench.say("out of memory", **{f"{name}: {figure}": value for figure, value in figures.items()})
-        bench.show("out of memory", **{f"{name}: largest difference": float(np.abs(whole - again).max())})
+        bench.say("out of memory", **{f"{name}: largest difference": float(np.abs(whole - again).max())})
