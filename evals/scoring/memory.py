@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ import torch
 
 from ...errors import RunError
 from ...models.rotary_modules import text_config
+from ...output.formatting import size
 from .attention import QUERIES
 from .batches import Batch
 
@@ -152,30 +154,18 @@ class MemoryEstimate:
         Raises:
             RunError: it would need more than all memory that the weights leave.
         """
-        room = budget(self.model, 1)
 
         def least(positions: int) -> float:
             whole = self.whole(positions, positions)
             return min(whole, self.in_chunks(positions, LEAST_CHUNK)) if chunks else whole
 
-        if least(length) > room:
-            fitting = bisect_right(range(length), room, key=least) - 1
-            raise RunError(
-                f"a window of {length:,} positions needs about {_size(least(length))}, but the weights leave "
-                f"{_size(room)} of the memory of {device_of(self.model)}; at most {max(0, fitting):,} positions fit; "
-                "use shorter lengths, bfloat16, or more devices",
-                "dtype",
-            )
+        refuse(self.model, length, least, "a window")
 
     def described(self, batch: Batch) -> str:
         """Describes the memory that the weights take, and the estimated memory of a batch."""
         weights = sum(weight_bytes(self.model).values())
         working = self.whole(batch.fed, batch.positions)
-        return f"memory: {_size(weights)} of weights, about {_size(working)} for batches of {batch.fed:,} tokens"
-
-
-def _size(number: float) -> str:
-    return f"{number / 1e9:,.1f} GB" if number >= 1e9 else f"{number / 1e6:,.0f} MB"
+        return f"memory: {size(weights)} of weights, about {size(int(working))} for batches of {batch.fed:,} tokens"
 
 
 def budget(model: PreTrainedModel, share: float | None = None) -> float:
@@ -189,6 +179,27 @@ def budget(model: PreTrainedModel, share: float | None = None) -> float:
     devices = _devices(model)
     share = share or _SHARES.get(device_of(model).type, 0.85)
     return share * min(total_memory(device) - weights.get(device, 0) for device in devices)
+
+
+def refuse(model: PreTrainedModel, positions: int, needed: Callable[[int], float], what: str) -> None:
+    """Refuses what needs more than all memory that the weights leave.
+
+    Args:
+        needed: the bytes that are needed for so many positions.
+        what: what has these positions, for the message.
+
+    Raises:
+        RunError: it cannot fit.
+    """
+    room = budget(model, 1)
+    if needed(positions) > room:
+        fitting = bisect_right(range(positions), room, key=needed) - 1
+        raise RunError(
+            f"{what} of {positions:,} positions needs about {size(int(needed(positions)))}, but the weights leave "
+            f"{size(int(room))} of the memory of {device_of(model)}; at most {max(0, fitting):,} positions fit; "
+            "use shorter lengths, bfloat16, or more devices",
+            "dtype",
+        )
 
 
 def _devices(model: PreTrainedModel) -> set[torch.device]:
