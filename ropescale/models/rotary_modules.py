@@ -348,15 +348,17 @@ def table_at(module: nn.Module, key: str, length: int) -> Table:
 @contextmanager
 def full_precision() -> Iterator[None]:
     """Computes float32 products in float32 inside the block, whatever the caller allowed: TF32 keeps 10 bits, and would
-    round the positions."""
-    matmul = torch.backends.cuda.matmul
-    name, exact = ("fp32_precision", "ieee") if hasattr(matmul, "fp32_precision") else ("allow_tf32", False)
-    before = getattr(matmul, name)
-    setattr(matmul, name, exact)
+    round the positions; a processor's bfloat16 keeps 7."""
+    matmuls = [torch.backends.cuda.matmul, getattr(torch.backends.mkldnn, "matmul", None)]
+    name, exact = ("fp32_precision", "ieee") if all(matmuls) else ("allow_tf32", False)
+    before = [getattr(each, name) for each in matmuls if each]
+    for each in filter(None, matmuls):
+        setattr(each, name, exact)
     try:
         yield
     finally:
-        setattr(matmul, name, before)
+        for each, own in zip(matmuls, before):
+            setattr(each, name, own)
 
 
 @contextmanager

@@ -30,5 +30,5 @@ runpy.run_module("gpu", run_name="__main__")
     assert {name for name in PARTS if name in found["seconds"]} == PARTS and "failed" not in found
     page = (tmp_path / "gpu.md").read_text()
     assert "18 of 18; decoding 6 of 6" in page and "naive loop, batches of 1 and 2, two runs, stopped and con" in page
+    assert page.count(" | - | - |\n") == 3 and "whole: - |" in page and "nan" not in page and page in done.stdout
     assert "Not measured: `search` beyond 32,768; Mixtral; several cards.\n" in page  # all else was
-    assert page.count("| - | ") == 3 and "whole: - |" in page and "nan" not in page and page in done.stdout
