@@ -148,7 +148,7 @@ def test_a_window_that_cannot_fit_is_refused_before_it_is_fed(monkeypatch):
     scorer, (batch,) = Small(llama(), 10**9), plan_pass([1000], 1000, None, False, 1).batches
     weights = sum(each.numel() * 4 for each in scorer.model.parameters())
     monkeypatch.setattr(memory, "total_memory", lambda device: weights + 200_000)
-    with pytest.raises(RunError, match=r"1,000 positions needs about [\d.]+ MB, but the weights leave 200 kB of .* cpu"):
+    with pytest.raises(RunError, match=r"1,000 positions needs about 1.22 MB, but the weights leave 200 kB of .* cpu"):
         Executor(scorer, from_ids(documents(1, 1000)), None, print).score(batch)
     assert all(each[1] == 64 for each in scorer.fed)  # the probes
     needed = scorer.estimate(1000).whole(1000, 1000)
