@@ -201,8 +201,8 @@ def test_few_steps_are_said_with_what_is_needed_and_the_memory_of_a_step(capsys,
     assert "at most 6 steps and 3,072 tokens" in told and "a step takes about" in told
     least = int(re.search(r"the budget has 6 steps, which are few; 20 need (\d+) windows of 128", told)[1])
     assert Budget(least, 128, held_out_for(least)).steps == 20 > Budget(least - 1, 128, held_out_for(least - 1)).steps
-    monkeypatch.setattr("ropescale.evals.scoring.memory.total_memory", lambda device: 10**6)
-    with pytest.raises(RunError, match=r"of 128 positions needs about 602 kB, .* leave 400 kB .* at most 85 pos"):
+    monkeypatch.setattr("ropescale.evals.scoring.memory.total_memory", lambda device: 477_696)
+    with pytest.raises(RunError, match=r"a window of 128 positions needs about 602 kB, .* leave 400 kB .* at most 85 "):
         search(llama(), TEXT, 128, **BUDGET)
 
 
