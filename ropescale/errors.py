@@ -39,8 +39,10 @@ class WayOut:
     engine: str = ""
 
     def also(self, other: WayOut) -> WayOut:
-        """Returns the way out by the options of both."""
-        return replace(self, text=f"{self.text} and {other.text}", options={**self.options, **other.options})
+        """Returns the way out by both; only one of the two may name schedules."""
+        text = " and ".join(filter(None, [self.text, other.text]))
+        options, engine = {**self.options, **other.options}, self.engine or other.engine
+        return replace(self, text=text, schedules=self.schedules + other.schedules, options=options, engine=engine)
 
 
 class RopescaleError(Exception):

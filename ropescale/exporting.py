@@ -12,7 +12,7 @@ from .configs.configuration import Configuration, widened
 from .engines import ENGINES
 from .engines.base import Serving, Source, as_it_lies, of_plan
 from .engines.exported import Export, exported, gguf_options, scaling_option, ways_out
-from .errors import CheckpointError, ScheduleError
+from .errors import CheckpointError, RopescaleError, ScheduleError, WayOut
 from .files import local_path
 from .output.formatting import argument, brief
 from .planning.plan import Plan, make_plan, refuse_unused
@@ -21,6 +21,8 @@ from .schedules.as_is import stock_table
 
 if TYPE_CHECKING:
     from .stored_record import Record
+
+_STOCK = "transformers5"
 
 
 def exports(
@@ -119,13 +121,34 @@ def _of_folder(weights: _Weights, engine: str) -> Export:
     return weights.export(engine, as_it_lies(weights.name, stored, record.length, source), specs, given)
 
 
+def _planned(weights: _Weights, engine: str, request: Request) -> Plan:
+    """Plans a schedule; the ways out in an error are those of the engine or, if it has none, of transformers 5."""
+    config = weights.original(request.on_top).raw
+    try:
+        plan = make_plan(config, request, lambda other: ENGINES[engine].computes(weights.under(other)))
+        refuse_unused(request, plan.used if plan.changes else {"target_length"})
+        if plan.unsavable:
+            raise plan.unsavable
+    except RopescaleError as error:
+        if not error.advice and engine != _STOCK:
+            _refuse_elsewhere(weights, request)
+        raise
+    return plan
+
+
+def _refuse_elsewhere(weights: _Weights, request: Request) -> None:
+    """Raises the error of a request in transformers 5, if there is a way out."""
+    try:
+        _planned(weights, _STOCK, request)
+    except RopescaleError as error:
+        if error.advice:
+            ways = [way.also(WayOut("serve it with transformers 5", engine=_STOCK)) for way in error.advice]
+            raise type(error)(error.reason, advice=ways) from None
+
+
 def _of_schedule(weights: _Weights, engine: str, request: Request) -> Export:
     """Exports the weights with a schedule that is not saved in a folder."""
-    original = weights.original(request.on_top)
-    plan = make_plan(original.raw, request, lambda other: ENGINES[engine].computes(weights.under(other)))
-    refuse_unused(request, plan.used if plan.changes else {"target_length"})
-    if plan.unsavable:
-        raise plan.unsavable
+    plan = _planned(weights, engine, request)
     if not plan.changes and request.target_length is not None:
         wide = widened(weights.stored, request.target_length)
         plan = replace(plan, original=weights.stored, planned=wide, length=request.target_length)

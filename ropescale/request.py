@@ -91,7 +91,7 @@ Works = Callable[[Request], bool]
 
 def frozen(length: int, rope: Rope) -> WayOut:
     """Returns the way out of a schedule that changes with the length, in tokens, beyond the trained length."""
-    at = length if length > rope.original_length else 2 * rope.original_length
+    at = beyond(length, rope)
     return WayOut(f"freeze it at a length, such as {at}", options={"freeze_at": at})
 
 
@@ -100,13 +100,19 @@ def others(length: int) -> WayOut:
     return WayOut("", ("yarn", "linear", "ntk"), {"target_length": length})
 
 
+def beyond(length: int, rope: Rope) -> int:
+    """Returns a length in tokens beyond the trained one: this one, or else twice the trained length."""
+    return length if length > rope.original_length else 2 * rope.original_length
+
+
 def that_work(ways: Iterable[WayOut], request: Request, works: Works) -> Iterator[WayOut]:
     """Yields the ways out of a request that work, with only those of their schedules that work."""
     bare = replace(request, factor=None, target_length=None, overrides={}, freeze_at=None)
     for way in ways:
         names = tuple(name for name in way.schedules if works(replace(bare, spec=name, **way.options)))
         if names:
-            yield replace(way, text=way.text or f"use {' or '.join(names)}", schedules=names)
+            use = f"use {' or '.join(names)}"
+            yield replace(way, text=f"{way.text} and {use}" if way.text else use, schedules=names)
         elif not way.schedules and works(replace(request, **way.options)):
             yield way
 

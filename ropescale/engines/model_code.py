@@ -110,13 +110,14 @@ def built(engine: str, layers: Layers) -> str | None:
 
 def agreement(entry: Mapping[str, Any], layers: Layers, kind: str, dialect: str = "") -> str | None:
     """Returns how built tables differ for a rope type, from what is known of a model type, or None if not known."""
-    rope, found = layers.rope, entry.get(dialect or layers.dialect, {}).get(kind)
+    rope, given = layers.rope, entry.get(dialect or layers.dialect, {})
+    found = given.get(kind)
     found = found.get(layers.key) if isinstance(found, Mapping) else found
     if found == "" and layers.is_own_width and entry["both"].get("head_dim"):
         found = entry["both"]["head_dim"]
     share = rope.rotary_dim / rope.head_dim
     if found == "" and not layers.is_mla and not math.isclose(share, entry["share"], abs_tol=1e-3):
-        found = entry["both"].get("partial")
+        found = given.get("partial")
     found = found.get(layers.key) if isinstance(found, Mapping) else found
     return None if found == "unread" else found
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ..configs.class_defaults import ALL_LAYERS
+from ..configs.finding import placed
 from ..schedules.by_parts import temperature
 from . import vllm
 from .base import Command, Difference, Layers, Serving, option, shell
@@ -57,12 +58,8 @@ class SGLangEngine(vllm.VLLMEngine):
                 yield Difference.recomputed_scale(layers.attention_factor, _yarn_scale(layers))
         if kind == "dynamic" and "alpha" not in stated:
             yield Difference.one_table(round(layers.factor * layers.rope.original_length))
-        if kind == "proportional":
-            if layers.factor != 1:
-                yield Difference.ignores_factor()
-            if stated.get("partial_rotary_factor", 1) != 1 and not layers.is_proportional_by_default:
-                text = "leaves partial_rotary_factor to the model's own code, which mostly does not read it there"
-                yield Difference("partial_rotary_factor", "dropped", "1 in most models", text)
+        if kind == "proportional" and layers.factor != 1:
+            yield Difference.ignores_factor()
         if layers.is_mla:
             yield from vllm.overwritten(layers)
 
@@ -73,7 +70,10 @@ class SGLangEngine(vllm.VLLMEngine):
 
     def serve(self, serving: Serving) -> list[Command]:
         """Returns the ``sglang.launch_server`` command, with the changes that the folder's configuration lacks."""
-        told: dict[str, Any] = {**self.spelled(serving).overrides(self.positions(serving))}
+        changed, changes = self.spelled(serving).v5_changes(self.positions(serving)), serving.changes()
+        if "partial_rotary_factor" in changes:  # model files read it outside of the rope parameters
+            changed["partial_rotary_factor"] = changes["partial_rotary_factor"]
+        told = placed({}, serving.stored.path, changed) if changed else changed
         entry = load()[self.key]["types"].get(serving.layers[0].whole_type, {})
         if serving.stored.path and entry.get("whole"):  # it reads the rope parameters outside of their section
             for inner in [*told.values()]:

@@ -18,7 +18,7 @@ from ..errors import ConfigError, ScheduleError, WayOut
 from ..files import is_number
 from ..lengths import LONGEST
 from ..output.formatting import brief, cut, listed
-from ..request import Request, frozen, others
+from ..request import Request, beyond, frozen, others
 from ..rope import Rope
 from ..schedules import Frequencies, Schedule, Table, compute, describe
 from ..schedules.as_is import from_rope_parameters, stock_table
@@ -265,11 +265,10 @@ def scaling_of(layers: Mapping[str, PlannedLayer], configuration: Configuration,
     for key, layer in layers.items():
         form = parameters_of(layer, length, family)
         if form is None and family.takes_only_theta:  # applies in memory as well as to a file
-            trained = layer.rope.original_length
             raise ScheduleError(
                 f"{configuration.model_type} supports only another rope_theta, and {label_of(layer.schedule)} changes "
                 "more",
-                advice=[others(length if length > trained else 2 * trained)],
+                advice=[others(beyond(length, layer.rope))],
             )
         parameters[key] = form or {"rope_type": "default"}
     original = max(layer.rope.original_length for layer in layers.values())
@@ -337,12 +336,12 @@ def why_unsavable(
         if length_dependent(layer.schedule) and parameters_of(layer, length, family) is None:
             return ScheduleError(
                 f"{label} changes its frequencies with the length, which no configuration file can express",
-                advice=[frozen(length, layer.rope)],
+                advice=[frozen(length, layer.rope), others(beyond(length, layer.rope))],
             )
         if family.derives_attention_scale and scale < 1:
             return ScheduleError(
                 f"{configuration.model_type} has no key for an attention scale below 1, and {label} has {scale:g}",
-                advice=[of_scale(1.0), others(length)],
+                advice=[of_scale(1.0), others(beyond(length, layer.rope))],
             )
     return None
 

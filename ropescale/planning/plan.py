@@ -16,7 +16,7 @@ from ..configs.finding import StatedLength, dotted, sections_in
 from ..errors import ConfigError, RopescaleError, ScheduleError, WayOut
 from ..files import Json, is_number
 from ..output.formatting import brief, listed, size
-from ..request import Request, advised, frozen, others
+from ..request import Request, advised, beyond, frozen, others
 from ..rope import Rope
 from ..schedules import Frequencies, Schedule, describe, resolve
 from ..schedules.as_is import AsIs, from_rope_parameters, stock_table
@@ -128,7 +128,9 @@ def make_plan(config: Json, request: Request, suits: Callable[[Plan], bool] = la
         if error.advice and not tried.advice:  # what is there may be wrong itself
             for rope in read_rope(config, request.original_length).values():
                 from_rope_parameters(rope)
-                tried = advised(error, request, works, *(way.also(frozen(0, rope)) for way in error.advice))
+                for other in (frozen(0, rope), others(beyond(request.target_length or rope.max_length, rope))):
+                    if not tried.advice:
+                        tried = advised(error, request, works, *(way.also(other) for way in error.advice))
         raise tried from None
     return replace(plan, unsavable=plan.unsavable and advised(plan.unsavable, request, works))
 

@@ -36,7 +36,12 @@ def kept_fields(spec: Spec, rope: Rope, named: Collection[str]) -> Data:
     fixed = {name for name in _FIELDS if name in given or name not in open_fields}
     if _derives_attention(rope) or given & {*_WEIGHTS}:
         fixed.add(_FACTOR)
-    return {name: value for name, value in _fields_of(rope).items() if name not in fixed}
+    kept = {}
+    for name, value in _fields_of(rope).items():
+        means_other = isinstance(value, bool) and name in fields and not isinstance(fields[name].default, bool)
+        if name not in fixed and not means_other:  # giraffe's truncate is a length
+            kept[name] = value
+    return kept
 
 
 def remarks(

@@ -8,7 +8,7 @@ from typing import Any
 import generate_model_code
 import own_schedules
 import pytest
-from configurations import DEEPSEEK_V3, GPT_OSS, LLAMA, MINISTRAL3, QWEN3, write_checkpoint
+from configurations import DEEPSEEK_V3, GPT_OSS, LLAMA, MINISTRAL3, QWEN3, plain, write_checkpoint
 from coverage_models import SEEING
 from planning import make_plan
 
@@ -35,6 +35,7 @@ CONFIGS = {
     "ministral3": MINISTRAL3,
     "own code": LLAMA | {"model_type": "my", "architectures": ["My"], "auto_map": {"AutoModel": "my.My"}},
     "own class": LLAMA | {"architectures": ["LlamaTwiceForCausalLM"]},
+    "gpt_neox": plain("gpt_neox", 256, 2, 2048, rotary_pct=0.5, rotary_emb_base=10000),
     "no class": LLAMA | {"architectures": ["LlamaModel"], "partial_rotary_factor": 0.5},
     "lighton_ocr": {"model_type": "lighton_ocr", "text_config": LLAMA | {"model_type": "qwen3"}},
     "qwen3_vl": {"model_type": "qwen3_vl", "text_config": LLAMA | {"model_type": "qwen3_vl_text"}},
@@ -44,7 +45,6 @@ PER_PAIR = "ntk-su:factor=4"
 SERVES = "vLLM: serves the original length by default; pass --max-model-len"
 DROPS = "llama.cpp: its converter drops per-pair factors"
 RAISES = "vLLM and SGLang: raise max_position_embeddings by the factor"
-NO_SHARE = "SGLang: leaves partial_rotary_factor to the model's own code"
 NO_PROPORTIONAL = [
     "llama.cpp: does not support proportional RoPE for this architecture",
     "transformers 4: does not support proportional RoPE and stops with a KeyError",
@@ -75,8 +75,10 @@ WARNINGS: list[tuple[str, Any, list[str]]] = [
         f"{DROPS} for this architecture, silently leaving base RoPE; `ropescale export --for llama.cpp` avoids",
         "mlx-lm: computes the attention factor of per-pair factors from the lengths (1.08 instead of 1)"]),
     ("llama", "proportional:partial_rotary_factor=0", [
-        "vLLM: refuses proportional RoPE with partial_rotary_factor 0", NO_SHARE, *NO_PROPORTIONAL]),
-    ("llama", "proportional:partial_rotary_factor=0.5", [NO_SHARE, *NO_PROPORTIONAL]),
+        "vLLM: refuses proportional RoPE with partial_rotary_factor 0", *NO_PROPORTIONAL]),
+    ("llama", "proportional:partial_rotary_factor=0.5", NO_PROPORTIONAL),  # SGLang's llama.py reads the share
+    ("qwen3", "proportional:partial_rotary_factor=0.5", ["SGLang: ignores the scaling of qwen3", *NO_PROPORTIONAL]),
+    ("gpt_neox", "abf:rope_theta=50000", []),
     ("llama", "proportional:partial_rotary_factor=1,factor=4", [
         "vLLM and SGLang: ignore the factor", "llama.cpp: ignores the factor of proportional RoPE; `ropescale export",
         *NO_PROPORTIONAL]),

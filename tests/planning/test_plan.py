@@ -586,6 +586,7 @@ VENDORS = [
     (FIELDS, "yarn:factor=8,attention_factor=1.3,truncate=true", {"beta_fast": 16}, 1.3, KEPT + "beta_fast=16; "),
     (FIELDS, "yarn:factor=8,attention_factor=null", {"beta_fast": 16}, 1.20794415, KEPT + "beta_fast=16, truncate"),
     (FIELDS, "linear:factor=8", {}, 1.0, "not " + KEPT + "beta_fast=16, truncate=false"),
+    ({"truncate": False}, "giraffe:scale_power=2", {}, 1.0, "not " + KEPT + "truncate=false"),  # giraffe's is a length
     ({"attention_factor": 1.3}, "ntk:factor=8", {}, 1.0, "not " + KEPT + "attention_factor=1.3 (now 1)"),
     # what the vendor's own factor gives follows the new factor
     ({"attention_factor": 1.138629436}, "yarn:factor=8", {}, 1.20794415, "not " + KEPT + "attention_factor=1.1386"),

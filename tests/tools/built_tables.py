@@ -113,13 +113,23 @@ def _cases_of(name: str, config: dict[str, Any]) -> Iterator[Case]:
         read = Configuration.read(bare)
         if all(rope.scaling["rope_type"] == "default" for rope in read.ropes.values()):
             yield Case(name, "default", "bare", read, 1024)
-    for kind, change in CHANGES.items():
+    for kind in CHANGES:
         inside = config.get("text_config")
-        changed = {**config, "text_config": inside | change} if isinstance(inside, dict) else config | change
+        is_whole = not isinstance(inside, dict)
+        changed = _changed(config, kind) if is_whole else {**config, "text_config": _changed(inside, kind)}
         plan = _plan(changed, KINDS["yarn" if name == "gpt_oss" else "default"])  # vLLM's gpt_oss reads yarn alone
         sizes = [(each.head_dim, each.rotary_dim) for each in ropes.values()]
         if plan and sizes != [(each.head_dim, each.rotary_dim) for each in plan.planned.ropes.values()]:
-            yield Case(name, kind, "both", plan.planned, plan.length)
+            dialects = ("both", "v5", "v4") if kind == "partial" else ("both",)
+            yield from (Case(name, kind, dialect, plan.planned, plan.length) for dialect in dialects)
+
+
+def _changed(section: dict[str, Any], kind: str) -> dict[str, Any]:
+    parameters = section.get("rope_parameters") or {}
+    changed = section | CHANGES[kind]
+    if CHANGES[kind].keys() & parameters.keys():
+        changed["rope_parameters"] = parameters | CHANGES[kind]
+    return changed
 
 
 def _without(config: Mapping[str, Any], dropped: set[str]) -> dict[str, Any]:
