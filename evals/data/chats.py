@@ -44,6 +44,35 @@ ALL, ASSISTANT = SCORES = ("all", "assistant")
 
 
 @dataclass(frozen=True)
+class Layout:
+    """A chat template for tokenizers without one, and how it writes chats, in words."""
+
+    what: str
+    template: str
+
+
+# A line end closes a turn. It belongs to the assistant's, because one token may hold it and the end of the text.
+_LAYOUT = r"""{{ bos_token }}
+{%- set end = '\n\n' if alpaca else '\n' %}
+{% if tools %}{{ tools | tojson ~ end }}{% endif %}
+{% for message in messages %}
+{% set text = message.content or '' %}
+{% if text is not string %}{% set text = text | map(attribute='text') | join %}{% endif %}
+{% set text = text | trim ~ (message.tool_calls | tojson if message.tool_calls else '') ~ end %}
+{% if message.role == 'assistant' %}
+{{ '### Response:\n' if alpaca else 'Assistant:' -}}
+{% generation %}{{ text if alpaca else ' ' ~ text }}{% endgeneration %}
+{% elif alpaca %}
+{{ '### Instruction:\n' ~ text if message.role == 'user' else text }}{% else %}
+{{ message.role | capitalize }}: {{ text }}{% endif %}
+{% endfor %}"""
+
+_WHY = ", as the tokenizer has no chat template"
+TURNS = Layout(f"written as lines that begin with User: and Assistant:{_WHY}", _LAYOUT)
+ALPACA = Layout(f"written below ### Instruction: and ### Response:{_WHY}", "{% set alpaca = true %}" + _LAYOUT)
+
+
+@dataclass(frozen=True)
 class Chat:
     """A chat before rendering.
 
@@ -51,11 +80,13 @@ class Chat:
         name: the origin of the chat.
         messages: mappings with ``role``, ``content`` and further keys for the template.
         tools: descriptions of the assistant's tools for the template.
+        layout: how the chat is written if the tokenizer has no template.
     """
 
     name: str
     messages: Sequence[Message]
     tools: Sequence[Mapping[str, object]] | None = None
+    layout: Layout = TURNS
 
 
 Unread = Text | Chat | Document | PromptRow
@@ -66,24 +97,23 @@ Given = Document | Text | Chat | PromptRow | str | Sequence[int] | Sequence[Mess
 
 
 def rendered(chat: Chat, tokenizer: PreTrainedTokenizerBase, assistant: bool = False) -> Document:
-    """Renders a chat by the tokenizer's template and returns its tokens, including the template's BOS, if any.
+    """Renders a chat by the tokenizer's template, or else by the chat's layout.
+
+    Returns its tokens, including the template's BOS, if any.
 
     Args:
         assistant: whether to score only the assistant's tokens.
 
     Raises:
-        DataError: the template is missing or cannot render the chat, or the assistant's tokens cannot be identified
-            exactly.
+        DataError: the template cannot render the chat, or the assistant's tokens cannot be identified exactly.
     """
-    if not getattr(tokenizer, "chat_template", None):
-        raise DataError(
-            f"{chat.name} is a chat, and the tokenizer has no chat template; give one, or choose a field of text",
-            "chat_template",
-            "text_field",
-        )
     if not chat.messages:
         return Document(chat.name, [], np.zeros(0, np.int64), sha256(b""), "chat")
-    text = _written(chat, tokenizer, chat.messages)
+    template = chat.layout.template
+    if has_template(tokenizer):
+        template = tokenizer.get_chat_template(None, chat.tools)  # type: ignore[arg-type]
+    write = partial(_written, chat, tokenizer, template=template)
+    text = write(chat.messages)
     fast = bool(getattr(tokenizer, "is_fast", False))
     encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=fast, verbose=False)
     ids = list(encoded["input_ids"])
@@ -92,8 +122,6 @@ def rendered(chat: Chat, tokenizer: PreTrainedTokenizerBase, assistant: bool = F
     if assistant:
         if offsets is None:
             raise _inexact(chat, "the tokenizer has no offsets (it is a slow one)")
-        template = tokenizer.get_chat_template(None, chat.tools)  # type: ignore[arg-type]
-        write = partial(_written, chat, tokenizer)
         if _GENERATION.search(template):
             spans = _marked_spans(chat, write, template, text)
         else:
@@ -105,12 +133,17 @@ def rendered(chat: Chat, tokenizer: PreTrainedTokenizerBase, assistant: bool = F
     return Document(chat.name, ids, byte_ends, sha256(text.encode()), "chat", scored)
 
 
+def has_template(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Returns whether a tokenizer has a chat template."""
+    return bool(getattr(tokenizer, "chat_template", None))
+
+
 def _written(
     chat: Chat,
     tokenizer: PreTrainedTokenizerBase,
     messages: Sequence[Message],
     *,
-    chat_template: str | None = None,
+    template: str,
     prompt: bool = False,
 ) -> str:
     """Renders messages of a chat.
@@ -119,7 +152,6 @@ def _written(
         DataError: the template cannot render the messages, or the rendered text has a lone surrogate.
     """
     given = [{key: value for key, value in each.items() if value is not None} for each in messages]
-    template = tokenizer.get_chat_template(chat_template, chat.tools)  # type: ignore[arg-type]
     how = {"conversation": given, "tools": chat.tools, "chat_template": template, "add_generation_prompt": prompt}
     try:
         text = render(tokenizer, how)
@@ -146,7 +178,7 @@ def _marked_spans(chat: Chat, write: Callable[..., str], template: str, text: st
     def mark(tag: re.Match[str]) -> str:
         return f"{{%{tag[1]} if true %}}{{{{ '{_STOP if tag[2] else _START}' }}}}{{% endif {tag[3]}%}}"
 
-    pieces = re.split(f"[{_START}{_STOP}]", write(chat.messages, chat_template=_GENERATION.sub(mark, template)))
+    pieces = re.split(f"[{_START}{_STOP}]", write(chat.messages, template=_GENERATION.sub(mark, template)))
     if "".join(pieces) != text or len(pieces) % 2 == 0:
         raise _inexact(chat, "the template's text changes if its {% generation %} marks are rendered")
     edges = np.cumsum([len(piece) for piece in pieces]).tolist()

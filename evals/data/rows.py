@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, cast
 from ...errors import DataError
 from ...files import LARGEST, local_path
 from ...output.formatting import cut, first_line
-from .chats import Chat, Unread
+from .chats import ALPACA, TURNS, Chat, Layout, Unread
 from .documents import Document, NoText, Text, of_ids, opened, starts_json, text_of
 from .prompts import PromptFields, prompt_row
 
@@ -48,27 +48,20 @@ class Format:
         what: its name in messages; "" for rows that are not recognized by their fields.
         fields: the fields that a row must have.
         read: returns the content of a row, a text or a list of messages; its second argument names the row in errors.
+        layout: how its chats are written if the tokenizer has no chat template.
     """
 
     what: str
     fields: tuple[str, ...]
     read: Callable[[Row, str], object]
+    layout: Layout = TURNS
 
 
 def _share_gpt(row: Row, name: str) -> object:
     turns = row["conversations"]
-    messages = _system(row)
     if not isinstance(turns, list):
         raise DataError(f"{name}: field 'conversations' is not a list of messages")
-    for number, turn in enumerate(turns, start=1):
-        if not isinstance(turn, Mapping) or "from" not in turn:
-            messages.append(turn)
-            continue
-        role = _ROLES.get(str(turn["from"]).lower())
-        if role is None:
-            raise DataError(f"{name}: message {number} is from {turn['from']!r}, which is none of {', '.join(_ROLES)}")
-        messages.append({"role": role, "content": turn.get("value")})
-    return messages
+    return [*_system(row), *turns]
 
 
 def _alpaca(row: Row, name: str) -> object:
@@ -98,8 +91,9 @@ def _system(row: Row) -> list[object]:
 
 
 FORMATS = (
+    Format("messages, read as chats", ("messages",), lambda row, name: row["messages"]),
     Format("ShareGPT conversations, read as chats", ("conversations",), _share_gpt),
-    Format("Alpaca instructions, read as chats", ("instruction", "output"), _alpaca),
+    Format("Alpaca instructions, read as chats", ("instruction", "output"), _alpaca, ALPACA),
     Format("prompts followed by completions", ("prompt", "completion"), _completion),
 )
 
@@ -301,9 +295,11 @@ def documents_of(rows: Iterable[tuple[int, Row]], part: str, options: ReadOption
                 raise DataError(f"{name} has no field {each!r}; it has {', '.join(row) or 'none'}")
         text_field = form.fields[0]
         value = form.read(row, name)
-        if isinstance(value, list) and value:
-            read = _chat if _is_chat(value) else _ids
-            yield read(name, text_field, value, row)
+        if isinstance(value, list) and _is_chat(value):
+            chat = _chat(name, text_field, _with_roles(value, name), row)
+            yield replace(chat, layout=form.layout)
+        elif isinstance(value, list) and value:
+            yield _ids(name, text_field, value)
         elif value is None or isinstance(value, (str, list)):
             yield Text(name, str(value or ""))
         else:
@@ -351,12 +347,26 @@ def _is_chat(value: object) -> bool:
     return isinstance(value, list) and bool(value) and isinstance(value[0], dict)
 
 
-def _ids(name: str, field: str, value: list[object], row: Row) -> Document:
+def _ids(name: str, field: str, value: list[object]) -> Document:
     for at, each in enumerate(value):
         if type(each) is not int or not 0 <= each < 2**31:
             wrong = cut(repr(each), 40)
             raise DataError(f"{name}: field {field!r} has {wrong} at {at}, which is neither a token id nor a message")
     return of_ids(name, cast(list[int], value), "ids")
+
+
+def _with_roles(turns: list[object], name: str) -> list[object]:
+    """Returns messages with ShareGPT's ``from`` and ``value``, if they have these, as ``role`` and ``content``."""
+    messages = []
+    for number, turn in enumerate(turns, start=1):
+        if not isinstance(turn, Mapping) or turn.get("from") is None:
+            messages.append(turn)
+            continue
+        role = _ROLES.get(str(turn["from"]).lower())
+        if role is None:
+            raise DataError(f"{name}: message {number} is from {turn['from']!r}, which is none of {', '.join(_ROLES)}")
+        messages.append({"role": role, "content": turn.get("value")})
+    return messages
 
 
 def _chat(name: str, field: str, value: list[object], row: Row) -> Chat:

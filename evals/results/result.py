@@ -213,6 +213,7 @@ class Result(Stored, Saved):
         kinds = {"chats": "chats", "pretokenized": "given as token ids", "prompts": "prompts, their answers scored"}
         data = [rests_on(self), self.share]
         data += [f"{self.data[name]} {words}" for name, words in kinds.items() if name in self.data]
+        data += self.data.get("layouts", [])
         if self.protocol.get("score") == ASSISTANT:
             data.append("only the assistant's tokens scored")
         data.append(f"{self.data['tokens']:,} scored tokens")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ...errors import DataError
 from ...request import RequestOptions
 from ..data import documents as data_documents
-from ..data.chats import ALL, ASSISTANT, SCORES, Chat, Unread, rendered
+from ..data.chats import ALL, ASSISTANT, SCORES, Chat, Unread, has_template, rendered
 from ..data.documents import Document, Kind, TextEncoder, check_scored
 from ..data.prompts import PromptRow
 from ..data.windows import BUDGET, Cutter, Limits, Source, check_stride, check_windows, prefix, windows_by_document
@@ -175,6 +175,7 @@ class Corpus:
         self.bos_option = bos
         self.options = options
         self._tokenizer = tokenizer
+        self._layouts: set[str] = set()
         self.share: DataFacts = {}
         names: dict[str, str] = {}
         check_stride(options.stride, lengths)
@@ -196,6 +197,8 @@ class Corpus:
             if source.options.left_out:
                 self.skipped["no_text"] = len(source.options.left_out)
                 options.notes.tell(f"left out: {source.left_out}")
+        for what in sorted(self._layouts):
+            options.notes.tell(f"chats are {what} (--chat-template names one)")
 
     def part(self, windows: Sequence[int], lengths: Sequence[int], options: PerplexityOptions | None = None) -> Corpus:
         """Returns a corpus with only some windows of this one, and with other lengths.
@@ -241,11 +244,12 @@ class Corpus:
     @property
     def facts(self) -> DataFacts:
         """The "data" part of results.json."""
-        counts = {
+        others = {
             "special_tokens": self.special,
             "chats": self.count("chat"),
             "pretokenized": self.count("ids"),
             "prompts": self.count("prompt"),
+            "layouts": sorted(self._layouts),
         }
         return {
             "source": self.source,
@@ -255,7 +259,7 @@ class Corpus:
             "tokens": self.scored,
             "skipped": self.skipped,
             **self.share,
-            **{name: count for name, count in counts.items() if count},
+            **{name: fact for name, fact in others.items() if fact},
         }
 
     @property
@@ -300,6 +304,8 @@ class Corpus:
                 raise DataError(f"{each.name} is not token ids; give tokenizer= to encode it, or give token ids")
             elif isinstance(each, Chat):
                 read = rendered(each, tokenizer, of_assistant)
+                if not has_template(tokenizer):
+                    self._layouts.add(each.layout.what)
             else:
                 read = each.document(TextEncoder(tokenizer)) if isinstance(each, PromptRow) else each
             if of_assistant and read is each and getattr(read, "scored", None) is None:

@@ -97,7 +97,6 @@ def test_a_template_that_writes_the_last_answer_otherwise_is_followed():
 
 
 UNRENDERED = [
-    (None, TALK, "no chat template; give one, or choose a field of text"),
     ("{{ raise_exception('roles must alternate') }}", TALK, "does not fit .*: roles must alternate; repair"),
     ("{{ messages[9].content.lower() }}", TALK, "does not fit the chat template"),
     (PLAIN, TALK[2:], "begins with the assistant"),
@@ -202,7 +201,7 @@ ROWS = [
     ({"input_ids": [1, 2.5]}, r"'input_ids' has 2\.5 at 1, which is neither a token id nor a message"),
     ({"input_ids": [3, -1]}, "'input_ids' has -1 at 1"),
     ({"input_ids": [[1, 2], [3]]}, r"has \[1, 2\] at 0"),
-    ({"messages": [{"from": "human", "value": "hi"}]}, "message 1 of 'messages' has no role; give objects"),
+    ({"messages": [{"by": "human", "value": "hi"}]}, "message 1 of 'messages' has no role; give objects"),
     ({"messages": [TALK[0], {"role": "user", "content": 3}]}, "content of message 2 of 'messages' is not text"),
     ({"messages": TALK, "tools": "{"}, "'tools' is not readable JSON"),
 ]

@@ -62,16 +62,20 @@ def test_files_and_folders_are_documents(tmp_path, files, name, options, expecte
 ASKED = [{"role": "user", "content": "Say hi.\nTo Ann."}, {"role": "assistant", "content": "Hi, Ann."}]
 SYSTEM = {"role": "system", "content": "Be brief."}
 TURNS = [{"from": "human", "value": "Say hi.\nTo Ann."}, {"from": "gpt", "value": "Hi, Ann."}]
+WHY = "as the tokenizer has no chat template (--chat-template names one)"
+LINES = f"chats are written as lines that begin with User: and Assistant:, {WHY}"
+HEADINGS = f"chats are written below ### Instruction: and ### Response:, {WHY}"
 TRAINING = [
-    ([{"messages": ASKED}], [ASKED]),
-    ([{"id": 1, "conversations": TURNS, "system": "Be brief."}], [[SYSTEM, *ASKED]]),
-    ([{"conversations": ASKED}], [ASKED]),
-    ([{"instruction": "Say hi.", "input": "To Ann.", "output": "Hi, Ann."}], [ASKED]),
+    ([{"messages": ASKED}], [ASKED], ["messages, read as chats", LINES]),
+    ([{"messages": TURNS}], [ASKED], ["messages, read as chats", LINES]),
+    ([{"id": 1, "conversations": TURNS, "system": "Be brief."}], [[SYSTEM, *ASKED]], ["ShareGPT", LINES]),
+    ([{"conversations": ASKED}], [ASKED], ["ShareGPT conversations, read as chats", LINES]),
+    ([{"instruction": "Say hi.", "input": "To Ann.", "output": "Hi, Ann."}], [ASKED], ["Alpaca instr", HEADINGS]),
     ([{"instruction": "Again.", "input": "", "output": "Hi.", "history": [["Say hi.\nTo Ann.", "Hi, Ann."]]}],
-     [[*ASKED, {"role": "user", "content": "Again."}, {"role": "assistant", "content": "Hi."}]]),
-    ([{"prompt": ASKED[:1], "completion": ASKED[1:]}], [ASKED]),
-    ([{"prompt": "one ", "completion": "two"}], ["one two"]),
-    ([{"text": "one"}, {"text": "two"}], ["one", "two"]),
+     [[*ASKED, {"role": "user", "content": "Again."}, {"role": "assistant", "content": "Hi."}]], [HEADINGS]),
+    ([{"prompt": ASKED[:1], "completion": ASKED[1:]}], [ASKED], ["prompts followed by completions", LINES]),
+    ([{"prompt": "one ", "completion": "two"}], ["one two"], ["prompts followed by completions"]),
+    ([{"text": "one"}, {"text": "two"}], ["one", "two"], []),
 ]  # fmt: skip
 
 
@@ -85,7 +89,7 @@ def written_by_json(rows, path):
 def written_by_datasets(rows, path):
     made = datasets.Dataset.from_list(rows)
     made.to_json(path / "lines.jsonl")
-    made.to_json(path / "lines.json")
+    made.to_json(path / "lines.json.gz", compression="gzip")
     made.to_parquet(path / "lines.parquet")
     made.save_to_disk(path / "saved")
 
@@ -93,36 +97,38 @@ def written_by_datasets(rows, path):
 def written_by_pandas(rows, path):
     frame = pandas.DataFrame(rows)
     frame.to_json(path / "frame.json", orient="records")
+    frame.to_parquet(path / "frame.parquet")
     frame.to_json(path / "frame.jsonl.gz", orient="records", lines=True)
     lines = frame.to_json(orient="records", lines=True).encode()
     pyarrow.output_stream(str(path / "frame.jsonl.zst"), compression="zstd").write(lines)
 
 
-@pytest.mark.parametrize("write", [written_by_json, written_by_datasets, written_by_pandas])
-@pytest.mark.parametrize(("rows", "expected"), TRAINING)
-def test_training_data_is_read_by_its_fields_whoever_wrote_it(tmp_path, write, rows, expected):
-    write(2 * rows, tmp_path)
+@pytest.mark.parametrize("number", range(len(TRAINING)))
+def test_training_data_is_read_by_its_fields_whoever_wrote_it_and_measured_without_an_option(
+    tmp_path, ran, checkpoint, number
+):
+    rows, expected, said = TRAINING[number]
+    for write in (written_by_json, written_by_datasets, written_by_pandas):
+        write(2 * rows, tmp_path)
     written = sorted(tmp_path.iterdir())
-    assert len(written) >= 2
     for file in written:
         found = read_texts(file)
         read = [each.text if hasattr(each, "text") else list(each.messages) for each in found]
         assert read == 2 * expected, file.name
+    printed = ran("eval", checkpoint, "--lengths", "4", "--data", written[number])
+    assert "| as-is" in printed.out and [printed.err.count(line) for line in said] == [1] * len(said)
+
+
+def test_a_field_that_was_taken_for_its_strings_is_said_in_one_line(tmp_path, ran, checkpoint):
+    (tmp_path / "r.json").write_text('[{"prompt": "one", "n": 1}]', encoding="utf-8")
+    printed = ran("eval", checkpoint, "--lengths", "4", "--data", tmp_path / "r.json")
+    assert printed.err.count("r.json: texts, read from the field 'prompt', the only one of strings") == 1
 
 
 @pytest.mark.parametrize("row", [{"text": {"a": 1}}, {"messages": []}, {"prompt": "x", "completion": 4}])
 def test_a_file_of_other_contents_with_a_documents_field_is_text(tmp_path, row):
     write_files(tmp_path, {"a.txt": "first", "b.json": json.dumps(row)})
     assert contents(read_texts(tmp_path)) == ["first", json.dumps(row)]
-
-
-SAID = [({"completion": "four"}, "prompts followed by completions"), ({"n": 1}, "texts, read from the field 'prompt'")]
-
-
-@pytest.mark.parametrize(("more", "said"), SAID)
-def test_the_format_is_said_in_one_line(tmp_path, ran, checkpoint, more, said):
-    (tmp_path / "r.json").write_text(json.dumps([{"prompt": "one two three " * 9} | more]), encoding="utf-8")
-    assert ran("eval", checkpoint, "--lengths", "16", "--data", tmp_path / "r.json").err.count(f"r.json: {said}") == 1
 
 
 def test_parquet_is_one_document_per_row(tmp_path):
