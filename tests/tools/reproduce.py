@@ -72,7 +72,7 @@ def run(arm: Arm, out: Path, steps: int | None = None, texts: list[str] | None =
     """Trains, with a measurement before, every hundred steps and after; of a taught model, asks it as well."""
     sys.path.append(str(Path(__file__).parents[2] / "docs" / "examples"))
     from reference_model import training_documents
-    from training_parts import MixedWindows, chunked_loss, pack
+    from training_parts import MixedWindows, chunked_loss
     from transformers import Trainer, TrainingArguments, default_data_collator
 
     with tempfile.TemporaryDirectory() as folder:
@@ -81,8 +81,8 @@ def run(arm: Arm, out: Path, steps: int | None = None, texts: list[str] | None =
             save_taught(source)
         tokenizer = AutoTokenizer.from_pretrained(source)
         model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
-        bos, asked = tokenizer.bos_token_id, texts or training_documents()
-        ids = [document.ids for document in ropescale.evals.tokenize(asked, tokenizer)]
+        bos = tokenizer.bos_token_id
+        data = beginnings(texts or training_documents(), tokenizer, arm.length)
         lengths = [TRAINED * 2**n for n in range(5) if TRAINED * 2**n <= arm.longest]
         callback = ropescale.TrainingCallback(
             arm.spec, held_out_documents(), lengths, tokenizer=tokenizer, every=100, out=out / "measured", windows=1
@@ -104,13 +104,26 @@ def run(arm: Arm, out: Path, steps: int | None = None, texts: list[str] | None =
             use_cpu=True,
         )
         collator: Any = MixedWindows(short=TRAINED, bos=bos) if arm.mixed else default_data_collator
-        data = pack(ids, length=arm.length, bos=bos, eos=bos)
         trainer = Trainer(model, arguments, train_dataset=data, data_collator=collator, callbacks=[callback])
         with chunked_loss(model):
             trainer.train()
         if arm.taught:
             ask(model, tokenizer, out / "answers")
         ropescale.save(model, out / "model")
+
+
+def beginnings(texts: list[str], tokenizer: Any, length: int) -> list[dict[str, list[int]]]:
+    """Cuts the beginning of every text that fills the longer of the target and ``length`` into windows after a BOS.
+
+    So a window of the target begins where a module does, as what is measured does.
+    """
+    whole, windows = max(TARGET, length) - 1, []
+    for document in ropescale.evals.tokenize(texts, tokenizer):
+        starts = range(0, whole - length + 2, length - 1) if len(document.ids) >= whole else ()
+        for start in starts:
+            ids = [tokenizer.bos_token_id, *document.ids[start : start + length - 1]]
+            windows.append({"input_ids": ids, "labels": ids})
+    return windows
 
 
 def ask(model: Any, tokenizer: Any, out: Path, **options: Any) -> None:
@@ -165,7 +178,8 @@ def losses(out: Path, point: str, length: int) -> list[np.ndarray] | None:
     found = Result.load(folder)
     if schedule == ["truncation"]:
         return None if found.truncation is None else found.truncation.losses(length)
-    wanted = Path(schedule[0]).name if schedule else found.schedules[-1]
+    arms_own = next(name for name in reversed(found.schedules) if name != "base")  # before training both are measured
+    wanted = Path(schedule[0]).name if schedule else arms_own
     label = next((each for each in found.schedules if wanted in (each, Path(found.named(each)).name)), wanted)
     return found.losses(label, length)
 
