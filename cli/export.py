@@ -108,8 +108,9 @@ def _page(done: Export) -> Page:
     claim = f"{computes}; {known[done.how]}" if done.how in known else "not known what it computes"
     page: Page = [f"{_name(done)}: {claim}."]
     if done.rows:
-        header, rows = ["field", "computes", "status"], [[row.field, row.computes, row.status] for row in done.rows]
-        if any(row.layers != ALL_LAYERS for row in done.rows):
-            header, rows = ["layers", *header], [[row.layers, *cells] for row, cells in zip(done.rows, rows)]
+        header = ["layers", "field", "computes", "status"]
+        rows = [[row.layers, row.field, row.computes, row.status] for row in done.rows]
+        if all(row.layers == ALL_LAYERS for row in done.rows):
+            header, *rows = (cells[1:] for cells in (header, *rows))
         page.append(grid(header, rows))
     return [*page, *(command.fenced() for command in done.commands)]

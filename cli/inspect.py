@@ -69,7 +69,9 @@ def _page(geometries: Sequence[Geometry]) -> Page:
         page.append(definitions({str(each.schedule): each.name for each in changed if each.name}))
         page.append("Slowdown of each pair:")
     header = ["pair", "wavelength", "turns", "full turn", *(cut(name, 40) for name in names)]
-    columns = [[_number(pair.divisor or 0.0) for pair in each.pairs()] for each in changed]
+    columns = []
+    for each in changed:
+        columns.append([_number(pair.divisor or 0.0) for pair in each.pairs()])
     rows = [
         [
             str(pair.pair),

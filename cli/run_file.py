@@ -115,8 +115,8 @@ def write_run_file(folder: Path) -> None:
         return
     given = {}
     for each in ctx.command.params:
-        source, value = ctx.get_parameter_source(str(each.name)), ctx.params.get(str(each.name))
-        if source in GIVEN and each.name not in (*_NOT_WRITTEN, *_NOT_READ):
+        value = ctx.params.get(str(each.name))
+        if ctx.get_parameter_source(str(each.name)) in GIVEN and each.name not in (*_NOT_WRITTEN, *_NOT_READ):
             if isinstance(value, Mapping):
                 value = [f"{name}={inner}" for name, inner in value.items()]
             items = value if isinstance(value, (list, tuple)) else [value]

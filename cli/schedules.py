@@ -31,7 +31,8 @@ def command(name: str | None, as_json: bool) -> None:
     if name and ("::" in name or name.endswith(".py")):
         described = [describe(name, specs.one(specs.parse(name), name).make)]
     else:
-        described = [describe(each, lookup(each)) for each in ([name] if name else names())]
+        known = [name] if name else names()
+        described = [describe(each, lookup(each)) for each in known]
     if as_json:
         print_json(described[0] if name else described)
     elif name:

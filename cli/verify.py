@@ -75,7 +75,9 @@ def command(model: str, generate: bool, lengths: tuple[int, ...], as_json: bool,
     from ..errors import DataError, VerificationError
     from ..schedules.specs import parse
 
-    [*urls], [*names], timeout = (options.pop(name) for name in ("servers", "served_name", "timeout"))
+    urls = options.pop("servers")
+    names = options.pop("served_name")
+    timeout = options.pop("timeout")
     find_loadable(model, options["revision"], weights=False)  # what is mistyped is told before torch is imported
     if options["like"]:
         find_loadable(options["like"], weights=False)
@@ -93,7 +95,7 @@ def command(model: str, generate: bool, lengths: tuple[int, ...], as_json: bool,
                 "verify one server at a time, at one length, without generate", "server", "lengths", "generate"
             )
         server = Server(urls[0], name=names[0] if names else None, timeout=timeout)
-        server.client.notes = Notes(shown=True)
+        server.client.report_to(Notes(shown=True))
         report = verify_served(model, server, length=lengths[0] if lengths else None, **options)
         page = _served_page(report)
     else:

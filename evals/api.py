@@ -15,16 +15,15 @@ from typing import TYPE_CHECKING
 
 from ..configs.configuration import trained_in
 from ..errors import DataError
-from ..files import writable_file
+from ..files import AnyPath, writable_file
 from ..lengths import parse_length
 from ..request import RequestOptions
 from .backends.opening import OpenedModel, opened
 from .backends.schedules import Schedules, filled, requested
 from .data.sources import TextSource, folders_in, prompts_in, texts_of
-from .data.windows import check_lengths
+from .data.windows import Lengths, check_lengths
 from .metrics.key_tokens import ALPHA, BETA, KIND, MAX_LENGTH, STRIDE, WINDOW, KeySpans, check_replaceable, check_window
-from .parallel.processes import Group, World, together, world
-from .progress import Notes
+from .parallel.processes import Group, World, together
 from .recommending.candidates import objective_and_candidates, served_candidates
 from .recommending.options import TOLERANCE, RecommendOptions
 from .results.folder import writable_folder
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
 def perplexity(
     model: Model,
     documents: TextsGiven,
-    lengths: int | str | Iterable[int | str],
+    lengths: Lengths,
     schedules: Iterable[object] = (),
     *,
     tokenizer: PreTrainedTokenizerBase | None = None,
@@ -78,7 +77,7 @@ def perplexity(
     logits_bytes: int | None = None,
     seed: int = 0,
     source: str | None = None,
-    path: str | os.PathLike[str] | None = None,
+    path: AnyPath | None = None,
     out: str | Path | None = None,
     fresh: bool = False,
     force: bool = False,
@@ -143,8 +142,7 @@ def perplexity(
         RunError: logits are NaN or infinite, or a window does not fit into memory.
         CheckpointError: ``out`` cannot be written, contains another kind of run, or is in use by another process.
     """
-    given = opened(model, tokenizer, path)
-    notes = _notes(progress, given)
+    given = opened(model, tokenizer, path, progress)
     options = PerplexityOptions(
         stride=_stride(stride, documents, lengths),
         min_tokens=min_tokens,
@@ -160,7 +158,7 @@ def perplexity(
         seed=seed,
         of_metrics={"repeat_distance": repeat_distance, "key_spans": key_spans, **(metric_options or {})},
         source=source,
-        notes=notes,
+        notes=given.notes,
     )
     patching = RequestOptions(
         target_length=target_length,
@@ -172,9 +170,9 @@ def perplexity(
         freeze_at=freeze_at,
     )
     asked = requested(schedules, baseline, factor, patching, remapped)
-    with _placed(given, out, "perplexity", fresh, force, documents, notes) as (folder, group):
+    with _placed(given, out, "perplexity", fresh, force, documents) as (folder, group):
         sizes = check_lengths(lengths)
-        planned = _planned(asked, given, sizes[-1], notes)
+        planned = _planned(asked, given, sizes[-1])
         if options.asks_truncation and not given.served:
             refuse_impossible(options.asks_truncation, sizes[-1], trained_in(given.configs[0]))
         corpus = _corpus(given, documents, sizes, bos, options)
@@ -186,7 +184,7 @@ def perplexity(
 
 def retrieval(
     model: Model,
-    lengths: int | str | Iterable[int | str],
+    lengths: Lengths,
     schedules: Iterable[object] = (),
     *,
     tokenizer: PreTrainedTokenizerBase | None = None,
@@ -211,7 +209,7 @@ def retrieval(
     bos: str | int = "auto",
     batch_tokens: int = 8192,
     source: str | None = None,
-    path: str | os.PathLike[str] | None = None,
+    path: AnyPath | None = None,
     out: str | Path | None = None,
     fresh: bool = False,
     force: bool = False,
@@ -252,8 +250,7 @@ def retrieval(
         RunError: logits are NaN or infinite, or a prompt does not fit into memory.
         CheckpointError: ``out`` cannot be written, contains another kind of run, or is in use by another process.
     """
-    given = opened(model, tokenizer, path)
-    notes = _notes(progress, given)
+    given = opened(model, tokenizer, path, progress)
     from .retrieving.prompt_set import RetrievalOptions, make_prompts
 
     options = RetrievalOptions(
@@ -268,7 +265,7 @@ def retrieval(
         match=match,
         batch_tokens=batch_tokens,
         source=source,
-        notes=notes,
+        notes=given.notes,
     )
     patching = RequestOptions(
         target_length=target_length,
@@ -280,15 +277,15 @@ def retrieval(
         freeze_at=freeze_at,
     )
     asked = requested(schedules, baseline, factor, patching)
-    with _placed(given, out, "retrieval", fresh, force, prompts, notes) as (folder, group):
+    with _placed(given, out, "retrieval", fresh, force, prompts) as (folder, group):
         sizes = check_lengths(lengths)
-        planned = _planned(asked, given, sizes[-1], notes)
+        planned = _planned(asked, given, sizes[-1])
         if isinstance(prompts, str | Path):
             TextSource([str(prompts)]).kinds()  # before transformers is imported
         if given.tokenizer is None:
             raise DataError("retrieval writes prompts; give tokenizer=", "tokenizer")
         prompt_set = make_prompts(given.tokenizer, sizes, depths, options)
-        given.warn(notes)
+        given.warn()
         from .retrieving.retrieval_run import RetrievalRun
 
         run = RetrievalRun(given.backend(group.world), prompt_set, planned, options)
@@ -321,7 +318,7 @@ def recommend(
     batch_tokens: int | None = None,
     logits_bytes: int | None = None,
     source: str | None = None,
-    path: str | os.PathLike[str] | None = None,
+    path: AnyPath | None = None,
     out: str | Path | None = None,
     fresh: bool = False,
     force: bool = False,
@@ -356,8 +353,7 @@ def recommend(
         RunError: logits are NaN or infinite, or a window does not fit into memory.
         CheckpointError: ``out`` cannot be written, contains another kind of run, or is in use by another process.
     """
-    given = opened(model, tokenizer, path)
-    notes = _notes(progress, given)
+    given = opened(model, tokenizer, path, progress)
     target = parse_length(target_length)
     text = PerplexityOptions(
         max_docs=max_docs,
@@ -373,7 +369,7 @@ def recommend(
             original_length=original_length, layers=layers, replace_scaling=replace_scaling, on_top=on_top
         ),
         source=source,
-        notes=notes,
+        notes=given.notes,
     )
     options = RecommendOptions(
         text=text,
@@ -391,7 +387,7 @@ def recommend(
         objective, candidates = served_candidates(given.configs[0], target, options, labels)
     else:
         objective, candidates = objective_and_candidates(*given.configs, target, options)
-    with _placed(given, out, "recommendation", fresh, force, documents, notes) as (folder, group):
+    with _placed(given, out, "recommendation", fresh, force, documents) as (folder, group):
         corpus = _corpus(given, documents, objective.lengths, bos, text)
         from .recommending.recommend_run import RecommendRun
 
@@ -417,7 +413,7 @@ def search(
     max_docs: int | None = None,
     logits_bytes: int | None = None,
     source: str | None = None,
-    path: str | os.PathLike[str] | None = None,
+    path: AnyPath | None = None,
     out: str | Path | None = None,
     fresh: bool = False,
     force: bool = False,
@@ -449,8 +445,7 @@ def search(
         RunError: the logits are not finite.
         CheckpointError: ``out`` cannot be written, was not written by a search, or is in use by another process.
     """
-    given = opened(model, tokenizer, path)
-    notes = _notes(progress, given)
+    given = opened(model, tokenizer, path, progress)
     target = parse_length(target_length)
     options = SearchOptions(
         budget_windows=budget_windows,
@@ -463,7 +458,7 @@ def search(
             original_length=original_length, layers=layers, replace_scaling=replace_scaling, on_top=on_top
         ),
         source=source,
-        notes=notes,
+        notes=given.notes,
     )
     if given.served:
         raise DataError("a search computes gradients, which servers do not; give a loaded model or a checkpoint")
@@ -473,7 +468,7 @@ def search(
 
     if file is not None:
         writable_file(file, check_ours)
-    with _placed(given, folder, "search", fresh, force, documents, notes) as (folder, group):
+    with _placed(given, folder, "search", fresh, force, documents) as (folder, group):
         texts, read_from = texts_of(documents, max_docs)
         from .searching.search_run import SearchRun
         from .searching.search_space import space_of
@@ -481,7 +476,7 @@ def search(
 
         space_of(plan, target, options.engine)
         data = feed_text(texts, target, given.tokenizer, bos, options, source=read_from)
-        given.warn(notes)
+        given.warn()
         run = SearchRun(given.backend(group.world, logits_bytes), data, options, file)
         return carry_out(run, folder, group, fresh, force)
 
@@ -496,7 +491,7 @@ def keys(
     max_length: int = MAX_LENGTH,
     alpha: float = ALPHA,
     beta: float = BETA,
-    path: str | os.PathLike[str] | None = None,
+    path: AnyPath | None = None,
     out: str | Path | None = None,
     fresh: bool = False,
     force: bool = False,
@@ -524,8 +519,7 @@ def keys(
         CheckpointError: ``out`` cannot be written, or has other content.
     """
     check_window(window, stride, max_length)
-    given = opened(model, tokenizer, path)
-    notes = _notes(progress, given)
+    given = opened(model, tokenizer, path, progress)
     file = folder = None
     if out is not None:
         file = writable_file(out, check_replaceable)
@@ -539,14 +533,16 @@ def keys(
             "streaming",
         )
     settings = {"window": window, "stride": stride, "alpha": alpha, "beta": beta, "max_length": max_length}
-    with _placed(given, folder, KIND, fresh, force, documents, notes) as (folder, group):
+    with _placed(given, folder, KIND, fresh, force, documents) as (folder, group):
         texts, _ = texts_of(documents)
         from .running.key_tokens import KeysRun
 
         if given.tokenizer is None:
             raise DataError("key tokens are found in texts; give tokenizer= to encode them", "tokenizer")
-        given.warn(notes)
-        run = KeysRun(given.backend(group.world), given.tokenizer, chain.from_iterable(texts.values()), settings, notes)
+        given.warn()
+        run = KeysRun(
+            given.backend(group.world), given.tokenizer, chain.from_iterable(texts.values()), settings, given.notes
+        )
         if file is not None:
             run.result().check_replaces(file, force)
         return carry_out(run, folder, group, fresh, force, file)
@@ -567,30 +563,25 @@ def _corpus(
     corpus = Corpus(texts, lengths, given.tokenizer, bos, options, source)
     corpus.refuse_small_budget()
     given.refuse_unused(corpus.count("chat"))
-    given.warn(options.notes)
+    given.warn()
     return corpus
 
 
-def _planned(asked: Schedules, given: OpenedModel, longest: int, notes: Notes) -> Schedules:
+def _planned(asked: Schedules, given: OpenedModel, longest: int) -> Schedules:
     """Returns the schedules of a run with their plans; servers have schedules of their own."""
     if not given.served:
-        return filled(asked, lambda now: given.configs[now], longest, notes)
+        return filled(asked, lambda now: given.configs[now], longest, given.notes)
     for name, value in {"schedules": asked.given, "remapped": asked.remapped, **asked.patching}.items():
         if value:
             raise DataError(f"{name} applies to a loaded model, not to a server; leave it out", name)
     return asked
 
 
-def _stride(stride: int | None, documents: TextsGiven, lengths: int | str | Iterable[int | str]) -> int | None:
+def _stride(stride: int | None, documents: TextsGiven, lengths: Lengths) -> int | None:
     """Returns the stride; that of prompts with answers is half of the smallest length by default."""
     if stride is None and prompts_in(documents):
         return max(1, check_lengths(lengths)[0] // 2)
     return stride
-
-
-def _notes(progress: bool, given: OpenedModel) -> Notes:
-    """Returns the notes of a run, which only the first process of those that share it shows."""
-    return Notes(progress and (given.sharing is None or world().leads))
 
 
 @contextmanager
@@ -601,7 +592,6 @@ def _placed(
     fresh: bool,
     force: bool,
     documents: object,
-    notes: Notes,
 ) -> Iterator[tuple[Path | None, Group]]:
     """Connects the launched processes inside the block, and yields the output folder and these processes.
 
@@ -626,10 +616,10 @@ def _placed(
             if group.world.leads:
                 refuse_if_busy(folder)
         if group.world.size > 1:
-            notes.tell(f"{group.world} measuring")
+            given.notes.tell(f"{group.world} measuring")
         try:
             yield folder, group
         except KeyboardInterrupt:
             if folder is not None and not has_records(folder):
-                notes.tell("the run stopped before any batch was finished; run the same command to restart it")
+                given.notes.tell("the run stopped before any batch was finished; run the same command to restart it")
             raise

@@ -88,7 +88,6 @@ class Divergence:
         length: the number of positions of each window.
         kl: per window, KL(baseline || schedule) in nats at each scored token, fp32 [scored].
         same: per window, 1 for each scored token with the same most likely prediction, else 0; fp32 [scored].
-        forward_passes, positions: the numbers of windows and of positions that were fed for the comparison.
     """
 
     schedule: str
@@ -96,8 +95,6 @@ class Divergence:
     length: int
     kl: list[np.ndarray]
     same: list[np.ndarray]
-    forward_passes: int
-    positions: int
 
 
 @dataclass(frozen=True)
@@ -120,11 +117,6 @@ class Truncation:
     stride: int
     table_sha256: str
     nll: list[np.ndarray] = field(repr=False)
-
-    @property
-    def forward_passes(self) -> int:
-        """The number of windows."""
-        return sum(-(-len(each) // self.stride) for each in self.nll)
 
     @property
     def positions(self) -> int:

@@ -108,7 +108,10 @@ class Progress:
     def left(self) -> str:
         """The time left at the rate so far, such as ``01:30``; "" before the first batch."""
         bar = self._bar
-        return bar.format_interval(bar.format_dict["elapsed"] / bar.n * (bar.total - bar.n)) if bar.n else ""
+        if not bar.n:
+            return ""
+        rate = bar.format_dict["elapsed"] / bar.n
+        return bar.format_interval(rate * (bar.total - bar.n))
 
     def expect(self, tokens: int) -> None:
         """Sets the number of tokens that are still to be fed."""

@@ -96,22 +96,29 @@ class Store:
         folder: ``resume/`` in the output folder. None stores nothing on disk.
         rank: this process's rank, which names its file.
         others: files of ranks that this run does not have; they are read, but not written.
+        write: writes what is finished as results.
     """
 
-    def __init__(self, folder: Path | None = None, rank: int = 0, others: tuple[Path, ...] = ()) -> None:
+    def __init__(
+        self,
+        folder: Path | None = None,
+        rank: int = 0,
+        others: tuple[Path, ...] = (),
+        write: Callable[[], object] | None = None,
+    ) -> None:
         self.folder = folder
         self._others = others
         self._path = folder / f"{rank}.records" if folder is not None else None
         self._file: BinaryIO | None = None
         self._passes: dict[str, FinishedBatches] = {}
-        self.write: Callable[[], object] | None = None  # what is finished, as results
+        self._write = write
         self._written = time.monotonic()
 
     def write_parts(self) -> None:
         """Writes what is finished as results, if that was not done in the last :data:`WRITE_SECONDS`."""
-        if self.write is not None and time.monotonic() - self._written > WRITE_SECONDS:
+        if self._write is not None and time.monotonic() - self._written > WRITE_SECONDS:
             self._written = time.monotonic()
-            self.write()
+            self._write()
 
     def batches(self, facts: Facts, plan: BatchPlan, form: Callable[[Batch], Form]) -> FinishedBatches:
         """Returns the finished batches of the pass with these facts; every call with the same facts returns the same
@@ -227,12 +234,18 @@ def key_of(facts: Facts) -> str:
 
 
 @contextmanager
-def opened(out: Path, fresh: bool = False, group: Group | None = None) -> Iterator[Store]:
+def opened(
+    out: Path,
+    fresh: bool = False,
+    group: Group | None = None,
+    write: Callable[[], object] | None = None,
+) -> Iterator[Store]:
     """Opens the store in an output folder for exclusive use inside the ``with`` block.
 
     Args:
         fresh: discard stored records.
         group: the processes that share the store; the leader holds the lock for all of them.
+        write: as for :class:`Store`.
 
     Raises:
         CheckpointError: another process uses the store, or it cannot be written.
@@ -243,7 +256,7 @@ def opened(out: Path, fresh: bool = False, group: Group | None = None) -> Iterat
     with group.leader_first(_held(folder, fresh)):
         writing = {folder / f"{rank}.records" for rank in range(0, world.size, world.team)}
         others = tuple(path for path in _files(folder) if path not in writing) if world.leads else ()
-        store = Store(folder, world.rank, others) if world.writes else Store()
+        store = Store(folder, world.rank, others, write) if world.writes else Store()
         try:
             yield store
         finally:

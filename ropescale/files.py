@@ -41,6 +41,10 @@ Data = dict[str, object]
 T = TypeVar("T")
 
 
+AnyPath = str | os.PathLike[str]
+"""The path of a file or folder."""
+
+
 def present(values: Mapping[str, T | None]) -> dict[str, T]:
     """Returns the values that are not None."""
     return {name: value for name, value in values.items() if value is not None}

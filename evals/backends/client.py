@@ -149,6 +149,10 @@ class Client:
         self.headers |= {"Authorization": f"Bearer {self._key}"} if self._key else {}
         self._has_answered = False
 
+    def report_to(self, notes: Notes) -> None:
+        """Lets these notes receive the messages from now on."""
+        self.notes = notes
+
     def ask(self, call: Call, model: type[M]) -> M:
         """Sends a request and returns the parsed response.
 

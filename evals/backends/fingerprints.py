@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from ...files import atomic_write, sha256, sha256_of
+from ...files import AnyPath, atomic_write, sha256, sha256_of
 from ..data.documents import Document
 from ..facts import LayerTable, ModelFacts
 from ..scoring.memory import device_of, embedding_shape
@@ -37,7 +37,7 @@ Tensor = torch.Tensor | Callable[[], torch.Tensor]
 """A tensor, or a function that loads it."""
 
 
-def describe(model: PreTrainedModel, path: str | os.PathLike[str] | None, attention: str) -> ModelFacts:
+def describe(model: PreTrainedModel, path: AnyPath | None, attention: str) -> ModelFacts:
     """Returns the "model" part of results.json.
 
     Args:
@@ -163,7 +163,9 @@ def _tensor_sha256(tensor: Tensor) -> str:
     flatten = getattr(tensor, "__tensor_flatten__", None)
     if flatten is not None:  # quantized: made of plain tensors
         names, about = flatten()
-        digest.update("".join([repr(about), *(_tensor_sha256(getattr(tensor, name)) for name in names)]).encode())
+        digest.update(repr(about).encode())
+        for name in names:
+            digest.update(_tensor_sha256(getattr(tensor, name)).encode())
     elif not tensor.is_meta and tensor.numel():
         rows = tensor.reshape(1) if tensor.dim() == 0 else tensor
         row_bytes = rows.element_size() * math.prod(rows.shape[1:])

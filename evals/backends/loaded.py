@@ -4,7 +4,6 @@ reverted bit for bit."""
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
@@ -15,6 +14,7 @@ import torch
 
 from ...configs.configuration import trained_in
 from ...errors import DataError, RopescaleError, RunError
+from ...files import AnyPath
 from ...models import patching
 from ...models.rotary_modules import evaluating, quiet_transformers, text_config, unset, unwrapped, whole_config
 from ...planning.plan import Plan, is_as_is, plan_of_own
@@ -106,9 +106,12 @@ class Variant:
             return bool(patch.length_dependent)
         if any(outer.length_dependent for outer in patching.patches_in(self.model)):
             return True
-        kinds = (getattr(module, "rope_type", None) for module in self.model.modules())
-        flat = (kind for each in kinds for kind in (each.values() if isinstance(each, dict) else [each]))
-        return any(isinstance(kind, str) and ("dynamic" in kind or kind == "longrope") for kind in flat)
+        for module in self.model.modules():
+            kinds = getattr(module, "rope_type", None)
+            for kind in kinds.values() if isinstance(kinds, dict) else [kinds]:
+                if isinstance(kind, str) and ("dynamic" in kind or kind == "longrope"):
+                    return True
+        return False
 
 
 def of_own_patch(model: nn.Module) -> list[Variant]:
@@ -272,7 +275,7 @@ class LoadedModel(Backend):
     def __init__(
         self,
         model: PreTrainedModel,
-        path: str | os.PathLike[str] | None = None,
+        path: AnyPath | None = None,
         logits_bytes: int | None = None,
         scorer: Scorer | None = None,
         as_is: Variant | None = None,

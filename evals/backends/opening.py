@@ -14,8 +14,8 @@ from ...adapters import Adapter, attached, find_loadable, read_configs, remarks
 from ...checkpoints.loading import has_tokenizer, load_model, load_tokenizer
 from ...checkpoints.locating import ModelFolder
 from ...errors import DataError
-from ...files import read_given
-from ..parallel.processes import Sharing, World
+from ...files import AnyPath, read_given
+from ..parallel.processes import Sharing, World, world
 from ..progress import Notes
 from .base import Backend
 from .server import ServedModel, Server
@@ -23,7 +23,7 @@ from .server import ServedModel, Server
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    Given: TypeAlias = "PreTrainedModel | Server | Sequence[Server] | Checkpoint | str | os.PathLike[str]"
+    Given: TypeAlias = "PreTrainedModel | Server | Sequence[Server] | Checkpoint | AnyPath"
 
 
 _LARGEST_TEMPLATE = 1 << 20
@@ -123,18 +123,20 @@ class OpenedModel(ABC):
         model: the loaded model, the checkpoint, or the servers.
         path: the folder of its files; None if it has none.
         checkpoint: the path, if it is a checkpoint.
+        notes: the notes of its run, which only the first of the processes that share it shows.
         served: whether servers have it.
     """
 
     served = False
 
     def __init__(
-        self, model: Any, tokenizer: PreTrainedTokenizerBase | None, path: str | os.PathLike[str] | None
+        self, model: Any, tokenizer: PreTrainedTokenizerBase | None, path: AnyPath | None, progress: bool
     ) -> None:
         self.model = model
         self.path = path
         self._tokenizer = tokenizer
         self.checkpoint = path if isinstance(path, Checkpoint) else None
+        self.notes = Notes(progress and (self.sharing is None or world().leads))
 
     @property
     def sharing(self) -> Sharing | None:
@@ -166,7 +168,7 @@ class OpenedModel(ABC):
         if self.checkpoint and self.checkpoint.chat_template and not chats:
             raise DataError("chat_template has no effect: no document is a chat; leave it out", "chat_template")
 
-    def warn(self, notes: Notes) -> None:  # noqa: B027 (most have no files to warn of)
+    def warn(self) -> None:  # noqa: B027 (most have no files to warn of)
         """Warns about the model's files."""
 
 
@@ -210,9 +212,9 @@ class OnDisk(OpenedModel):
 
         return LoadedModel(self.checkpoint.model(here), self.checkpoint, logits_bytes)
 
-    def warn(self, notes: Notes) -> None:
+    def warn(self) -> None:
         for remark in remarks(self.checkpoint.adapter) if self.checkpoint.adapter else ():
-            notes.warn(f"warning: {remark}")
+            self.notes.warn(f"warning: {remark}")
 
 
 class OnServers(OpenedModel):
@@ -233,7 +235,8 @@ class OnServers(OpenedModel):
 def opened(
     model: Given,
     tokenizer: PreTrainedTokenizerBase | None = None,
-    path: str | os.PathLike[str] | None = None,
+    path: AnyPath | None = None,
+    progress: bool = False,
 ) -> OpenedModel:
     """Opens what a user gives as a model.
 
@@ -242,6 +245,7 @@ def opened(
             loads.
         tokenizer: the tokenizer; None takes a checkpoint's own.
         path: the folder of a loaded or served model.
+        progress: whether its run shows notes.
 
     Raises:
         DataError: ``path`` is given with a checkpoint, which is its own; or a list holds something else than servers.
@@ -254,12 +258,12 @@ def opened(
             raise DataError(
                 f"{checkpoint.name} is an address; give ropescale.evals.Server({checkpoint.name!r})", "model"
             )
-        return OnDisk(checkpoint, tokenizer, checkpoint)
+        return OnDisk(checkpoint, tokenizer, checkpoint, progress)
     if isinstance(model, Server | Sequence):
         servers = [model] if isinstance(model, Server) else model
         if not servers or not all(isinstance(server, Server) for server in servers):
             raise DataError(
                 "model is neither a loaded model nor one or several Servers; load the model, or give its Server"
             )
-        return OnServers(servers, tokenizer, path)
-    return InMemory(model, tokenizer, path)
+        return OnServers(servers, tokenizer, path, progress)
+    return InMemory(model, tokenizer, path, progress)

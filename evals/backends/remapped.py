@@ -192,9 +192,10 @@ class Remapped(Variant):
         kind = kinds[0] if len(kinds) == 1 else self._config.layer_types[module.layer_idx]
         tables = rotary(wide, shift[None], *kinds[1:] and [kind])
         cos, sin = (table / live_table(rotary, kind)[1] for table in tables)
-        part, rest = wide.split([cos.shape[-1], wide.shape[-1] - cos.shape[-1]], dim=-1)
-        turn = sys.modules[type(module).__module__].apply_rotary_pos_emb
-        return torch.cat([turn(part, part, cos, sin)[0], rest], dim=-1).to(states.dtype)
+        width = cos.shape[-1]
+        part = wide[..., :width]
+        turned, _ = sys.modules[type(module).__module__].apply_rotary_pos_emb(part, part, cos, sin)
+        return torch.cat([turned, wide[..., width:]], dim=-1).to(states.dtype)
 
 
 def references(model: PreTrainedModel) -> list[Remapped]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import AbstractContextManager, nullcontext, suppress
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import islice
@@ -18,6 +18,7 @@ from pydantic import AliasChoices, BaseModel, Field
 from ...adapters import read_configs
 from ...configs.configuration import trained_in
 from ...errors import DataError, RopescaleError, ServerError
+from ...files import AnyPath
 from ...output.formatting import named
 from ...schedules import specs
 from ...schedules.base import length_dependent
@@ -94,6 +95,13 @@ class Server:
     def engine(self) -> ServerEngine:
         """The engine that the server reports, with the served model."""
         return engine_of(self.client, self.name)
+
+    def labelled_by_engine(self) -> Server:
+        """Returns this server with its engine and model in the label, which tell it from others of its schedule."""
+        label = f"{self.label} ({self.engine.name}, {self.engine.model})"
+        other = copy(self)
+        other.label = label
+        return other
 
     @property
     def concurrency(self) -> int:
@@ -182,16 +190,16 @@ class ServedModel(Backend):
     def __init__(
         self,
         servers: Sequence[Server],
-        path: str | os.PathLike[str] | None,
+        path: AnyPath | None,
         tokenizer: PreTrainedTokenizerBase | None,
     ) -> None:
-        self.servers = servers
         self.tokenizer = tokenizer
         names = [server.label for server in servers]
+        self.servers = []
         for server in servers:
-            if names.count(server.label) > 1 and server.label != UNNAMED:
-                server.label = f"{server.label} ({server.engine.name}, {server.engine.model})"
-        self.labels = [server.label for server in servers]
+            is_shared = names.count(server.label) > 1 and server.label != UNNAMED
+            self.servers.append(server.labelled_by_engine() if is_shared else server)
+        self.labels = [server.label for server in self.servers]
         if len(self.labels) > 1 and len({*self.labels} - {UNNAMED}) < len(self.labels):
             raise DataError("several servers need distinct labels; give served_as for every server", "served_as")
         config: dict[str, Any] = {}
@@ -280,7 +288,7 @@ class ServedModel(Backend):
             DataError, ServerError: as for :meth:`Server.refuse`.
         """
         for server in self.servers:
-            server.client.notes = notes
+            server.client.report_to(notes)
             server.refuse(longest, self.tokenizer)
 
 

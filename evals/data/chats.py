@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...errors import DataError
-from ...files import sha256
+from ...files import present, sha256
 from ...output.formatting import brief, first_line
 from .documents import Document, Text, byte_ends_of
 from .prompts import PromptRow
@@ -151,7 +151,7 @@ def _written(
     Raises:
         DataError: the template cannot render the messages, or the rendered text has a lone surrogate.
     """
-    given = [{key: value for key, value in each.items() if value is not None} for each in messages]
+    given = [present(each) for each in messages]
     how = {"conversation": given, "tools": chat.tools, "chat_template": template, "add_generation_prompt": prompt}
     try:
         text = render(tokenizer, how)

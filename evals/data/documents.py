@@ -331,11 +331,6 @@ class Document:
         )
 
     @property
-    def ids_sha256(self) -> str:
-        """The SHA-256 of the ids as little-endian int64, which depends on the tokenizer."""
-        return sha256(np.asarray(self.ids, "<i8").tobytes())
-
-    @property
     def sizes(self) -> np.ndarray:
         """The number of UTF-8 bytes that each token covers, int64; requires :attr:`byte_ends`."""
         if self.byte_ends is None:
@@ -362,8 +357,11 @@ def tokenize(
         DataError: UTF-8 cannot encode a text, because it has a lone surrogate.
     """
     encoder = TextEncoder(tokenizer)
-    given = (Text(f"document {number}", each) if isinstance(each, str) else each for number, each in enumerate(texts))
-    return [encoded(each, encoder) for each in given]
+    documents = []
+    for number, each in enumerate(texts):
+        text = Text(f"document {number}", each) if isinstance(each, str) else each
+        documents.append(encoded(text, encoder))
+    return documents
 
 
 def encoded(text: Text | Document, encoder: TextEncoder | None) -> Document:

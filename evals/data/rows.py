@@ -332,7 +332,7 @@ def _known_form(row: Row, text: type = object) -> Format | None:
     for name, kind in (("text", text), (CHAT, list), (IDS, list)):
         if name in row and isinstance(row[name], kind):
             return _form_of(name)
-    return next((known for known in FORMATS if all(field in row for field in known.fields)), None)
+    return next((known for known in FORMATS if row.keys() >= set(known.fields)), None)
 
 
 def _only_text(row: Row, source: str) -> Format:

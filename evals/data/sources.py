@@ -100,7 +100,8 @@ def _files(source: str, glob: str | None) -> list[Path]:
     root = local_path(source)
     pattern = "*" if glob is None else glob
     try:
-        paths = list(root.glob(pattern) if "/" in pattern else root.rglob(pattern) if pattern else [])
+        search = root.glob if "/" in pattern else root.rglob
+        paths = list(search(pattern)) if pattern else []
         below = [path.relative_to(root) for path in paths if path != root]
     except (ValueError, NotImplementedError):  # absolute, or out of the folder
         raise DataError(f"glob {glob!r} is not a pattern of files in {root}; write it like *.txt", "glob") from None

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
-from typing import cast
+from typing import TypeAlias, cast
 
 from ...errors import DataError
 from ...lengths import parse_lengths
@@ -90,7 +90,11 @@ def truncated(tokens: int, length: int, stride: int, bos: bool) -> Iterator[Wind
         yield Window(start, min(start + fed, tokens), scored)
 
 
-def check_lengths(lengths: int | str | Iterable[int | str]) -> tuple[int, ...]:
+Lengths: TypeAlias = int | str | Iterable[int | str]
+"""Lengths as a user gives them: one or several, as numbers or like ``"2k,4k"``."""
+
+
+def check_lengths(lengths: Lengths) -> tuple[int, ...]:
     """Returns the distinct lengths in ascending order, given one length, several, or a text like ``"2k,4k"``.
 
     Raises:
@@ -142,7 +146,8 @@ def position_bins(stop: int) -> list[tuple[int, int]]:
 
     The position of a scored token is the number of positions before it, including BOS; see the module's docstring.
     """
-    edges = sorted({round(2 ** (k / 2)) for k in range(2 * stop.bit_length())} | {1, stop})
+    powers = [round(2 ** (k / 2)) for k in range(2 * stop.bit_length())]
+    edges = sorted({1, stop, *powers})
     return list(pairwise(edge for edge in edges if 1 <= edge <= stop))
 
 
@@ -154,8 +159,10 @@ def windows_by_document(windows: Sequence[int], chosen: Iterable[int]) -> list[i
         chosen: the numbers of the windows.
     """
     wanted = set(chosen)
-    edges = pairwise(accumulate(windows, initial=0))
-    return [count for count in (len(wanted & set(range(*edge))) for edge in edges) if count]
+    found = []
+    for first, stop in pairwise(accumulate(windows, initial=0)):
+        found.append(len(wanted & set(range(first, stop))))
+    return [count for count in found if count]
 
 
 # --- Cutting texts ---

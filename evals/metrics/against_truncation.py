@@ -97,8 +97,8 @@ Losses = list[np.ndarray]
 def past(stored: Stored, last: Truncation, schedule: str, length: int) -> tuple[Losses, Losses]:
     """Returns the losses of a schedule and of truncation on the same tokens, those from the trained length on."""
     ours = [each[last.length - 1 :] for each in stored.losses(schedule, length)]  # index 0 is position 1
-    theirs = [np.where(np.isnan(one), np.nan, two) for one, two in zip(ours, last.losses(length), strict=True)]
-    return ours, theirs
+    pairs = zip(ours, last.losses(length), strict=True)
+    return ours, [np.where(np.isnan(one), np.nan, two) for one, two in pairs]
 
 
 def _row(stored: Stored, last: Truncation, schedule: str, length: int) -> TruncationRow | None:

@@ -41,7 +41,10 @@ def _recommended(stored: Stored, ppl: dict[str, float], few: str) -> str:
         ppl[TRUNCATION] = exp(stored.truncated_losses[longest])
     first, *others = sorted(ppl, key=ppl.__getitem__)
     not_apart = _not_apart(stored, of_schedules)
-    past = {row.schedule: row.change.sign for row in METRIC.rows(stored) if row.tokens == PAST and row.schedule in ppl}
+    past = {}
+    for row in METRIC.rows(stored):
+        if row.tokens == PAST and row.schedule in ppl:
+            past[row.schedule] = row.change.sign
     if first == TRUNCATION:
         rivals = [label for label, sign in past.items() if sign != 1]
     else:

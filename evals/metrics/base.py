@@ -164,7 +164,11 @@ def mean_of(stored: Stored, values: Sequence[np.ndarray], most: float = math.inf
 
 def reaching(losses: Iterable[np.ndarray], start: int, stop: int) -> list[np.ndarray]:
     """Returns the losses at positions from ``start`` to before ``stop``; none of a window that ends before ``stop``."""
-    return [nll[start - 1 : stop - 1] if len(nll) >= stop - 1 else nll[:0] for nll in losses]  # index 0 is position 1
+    found = []
+    for nll in losses:
+        is_whole = len(nll) >= stop - 1  # index 0 is position 1
+        found.append(nll[start - 1 : stop - 1] if is_whole else nll[:0])
+    return found
 
 
 class Marked(NamedTuple):

@@ -38,7 +38,9 @@ def table(corner: str, cells: Iterable[tuple[str, int, str]]) -> Grid:
         lines.setdefault(name, {})[length] = text
     lengths = sorted({length for line in lines.values() for length in line})
     header = [corner, *(f"{length:,}" for length in lengths)]
-    rows = [[escaped(name), *(line.get(length, "") for length in lengths)] for name, line in lines.items()]
+    rows = []
+    for name, line in lines.items():
+        rows.append([escaped(name), *(line.get(length, "") for length in lengths)])
     return grid(header, rows, right=range(1, len(header)))
 
 
@@ -57,7 +59,8 @@ def _csv_cell(value: object) -> object:
 
 def lines_of(kind: type, rows: Iterable[Any]) -> list[Line]:
     """Returns the lines of a CSV file: the field names of a dataclass, then its rows."""
-    return [[each.name for each in fields(kind)], *([*asdict(row).values()] for row in rows)]
+    header = [each.name for each in fields(kind)]
+    return [header, *(list(asdict(row).values()) for row in rows)]
 
 
 def exp(value: float) -> float:

@@ -147,10 +147,12 @@ def log_ticks(axes: Axes) -> None:
 
     low, high = axes.get_ylim()
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    choices = [[step * 10.0**decade for decade in decades for step in steps] for steps in ((1,), (1, 3), (1, 2, 5))]
     shown: list[float] = []
-    for ticks in [*choices, MaxNLocator(6).tick_values(low, high)]:
+    for steps in ((1,), (1, 3), (1, 2, 5), None):
         if len(shown) < LEAST_TICKS:
+            ticks = MaxNLocator(6).tick_values(low, high)
+            if steps:
+                ticks = [step * 10.0**decade for decade in decades for step in steps]
             shown = [each for each in ticks if low <= each <= high]
     shown = shown[:: -(-len(shown) // 9)]
     axes.set_yticks(shown, [f"{each:,.10g}" if each < 1e6 else f"{each:.0e}" for each in shown])

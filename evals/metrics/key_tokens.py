@@ -221,7 +221,9 @@ def load(path: str | Path) -> KeySpans:
                 raise Damaged("holds spans that overlap or end before their start")
     except Damaged as error:
         raise DataError(f"{path} {error}; make it with `ropescale keys`") from None
-    spans = {sha: [(a, b) for a, b in pairs] for sha, pairs in found["spans"].items()}
+    spans = {}
+    for sha, pairs in found["spans"].items():
+        spans[sha] = [(start, end) for start, end in pairs]
     return KeySpans(spans, {name: value for name, value in found.items() if name not in ("schema", "kind", "spans")})
 
 
@@ -299,7 +301,10 @@ class KeyTokens(Metric[Stored, KeyTokensRow]):
     def recalled(self, results: Parsed) -> Parsed:
         """Returns the facts about the key spans from results.json, which does not contain the spans themselves."""
         part = results.get(self.key)
-        return {_SPANS.name: KeySpans({}, {name: part[name] for name in part if name != "rows"})} if part else {}
+        if not part:
+            return {}
+        facts = {name: value for name, value in part.items() if name != "rows"}
+        return {_SPANS.name: KeySpans({}, facts)}
 
     def reduce(self, stored: Stored) -> list[KeyTokensRow]:
         """Returns a row for every schedule at every length."""

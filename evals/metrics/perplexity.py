@@ -144,6 +144,8 @@ def _bits_per_byte(stored: Stored, estimate: Estimate, losses: Sequence[np.ndarr
     if any(each.byte_ends is None for each in stored.documents):
         return None
     first = 0 if stored.bos else 1
-    pairs = zip(stored.documents, losses, strict=True)
-    covered = sum(int(document.sizes[first : first + len(each)][~np.isnan(each)].sum()) for document, each in pairs)
+    covered = 0
+    for document, nll in zip(stored.documents, losses, strict=True):
+        sizes = document.sizes[first : first + len(nll)]
+        covered += int(sizes[~np.isnan(nll)].sum())
     return estimate.mean * sum(sums_of(losses)[1]) / (math.log(2) * covered) if covered else None

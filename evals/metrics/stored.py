@@ -93,7 +93,7 @@ class Measured:
     protocol: dict[str, Any]
     versions: dict[str, str]
     figures: dict[type, list[Any]] = field(default_factory=dict, init=False, compare=False)
-    unfinished: str = field(default="", init=False, compare=False)
+    unfinished: str = field(default="", kw_only=True, compare=False)
 
     @property
     def short_names(self) -> dict[str, str]:
@@ -319,7 +319,8 @@ def sums_of(values: Iterable[np.ndarray]) -> Totals:
 
 def ranges_of(marks: np.ndarray) -> np.ndarray:
     """Returns the half-open ranges in which a mask is true, int64 [ranges, 2]."""
-    return np.flatnonzero(np.diff(np.concatenate([[0], marks.astype(np.int8), [0]]))).reshape(-1, 2)
+    padded = np.concatenate([[0], marks.astype(np.int8), [0]])
+    return np.flatnonzero(np.diff(padded)).reshape(-1, 2)
 
 
 def kept(values: np.ndarray, ranges: Iterable[Sequence[int]], first: int) -> np.ndarray:

@@ -225,4 +225,8 @@ class AnswerRow:
 
 def on_front(points: Sequence[tuple[float, float]]) -> list[bool]:
     """Returns, for each point, whether the point is on the Pareto front (smaller coordinates are better)."""
-    return [not any(x <= mine[0] and y <= mine[1] and (x, y) != mine for x, y in points) for mine in points]
+
+    def is_beaten(point: tuple[float, float]) -> bool:
+        return any(x <= point[0] and y <= point[1] and (x, y) != point for x, y in points)
+
+    return [not is_beaten(each) for each in points]

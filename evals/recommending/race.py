@@ -98,7 +98,9 @@ def slices(windows: Sequence[int]) -> list[list[int]]:
     Sorting the windows by the golden ratio's multiples modulo 1 spreads out the windows of every round.
     """
     spread = sorted(windows, key=lambda window: (windows.index(window) + 1) * _GOLDEN % 1)
-    ends = sorted({max(1, round(share * len(windows))) for share in SHARES}) if windows else []
+    if not windows:
+        return []
+    ends = sorted({max(1, round(share * len(windows))) for share in SHARES})
     return [sorted(spread[start:stop]) for start, stop in pairwise([0, *ends])]
 
 

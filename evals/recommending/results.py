@@ -108,7 +108,9 @@ class AllCandidates(Metric["Recommendation", CandidateRow]):
         def change(spec: str, weights: Mapping[int, float]) -> Estimate:
             return estimate(parts[measured[spec]], weights, spec, usual)
 
-        points = [(change(spec, {goal.target: 1}).mean, change(spec, {goal.short: 1}).mean) for spec in specs]
+        points = []
+        for spec in specs:
+            points.append((change(spec, {goal.target: 1}).mean, change(spec, {goal.short: 1}).mean))
         rows = []
         for spec, point, is_on in zip(specs, points, on_front(points)):
             whole = change(spec, goal.weights)
@@ -333,8 +335,10 @@ class Recommendation(Saved):
 
     def _lines(self) -> list[Line]:
         header, *lines = super()._lines()
-        cut_off = [row for row in self.finalists if row.schedule == TRUNCATION]  # against the chosen schedule
-        return [header, *lines, *([getattr(row, name, None) for name in header] for row in cut_off)]
+        for row in self.finalists:
+            if row.schedule == TRUNCATION:  # against the chosen schedule
+                lines.append([getattr(row, name, None) for name in header])
+        return [header, *lines]
 
     def _heading(self) -> str:
         return f"Recommendation for {self.protocol['target_length']:,} tokens"

@@ -92,9 +92,11 @@ def _perplexities(evidence: Evidence) -> str:
     candidates = evidence.candidates
     chosen = evidence.decision.chosen
     held_out = evidence.comparison
-    usual = [spec for spec in dict.fromkeys([AS_IS, candidates.usual]) if spec != chosen]
-    own, *others = (digits(exp(estimate(held_out, {goal.target: 1}, each).mean), 4) for each in (chosen, *usual))
-    against = ", ".join(f"{candidates.named(spec)} {ppl}" for spec, ppl in zip(usual, others))
+    ppl = {}
+    for spec in (chosen, AS_IS, candidates.usual):
+        ppl[spec] = digits(exp(estimate(held_out, {goal.target: 1}, spec).mean), 4)
+    own = ppl.pop(chosen)
+    against = ", ".join(f"{candidates.named(spec)} {figure}" for spec, figure in ppl.items())
     place = f"At {goal.target:,} tokens (factor {goal.target / goal.trained:.4g}; measure again for another)"
     said = f"{place} its perplexity is {own}{f' ({against})' if against else ''}"
     if chosen == AS_IS:

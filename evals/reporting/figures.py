@@ -18,7 +18,7 @@ from ..metrics.paired import difference
 from ..metrics.perplexity import truncated
 from ..results.result import Result
 from ..statistics.intervals import Estimate
-from .runs import StoredRun
+from .runs import StoredRun, measured
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,13 +38,13 @@ class Series:
 
 def series_of(runs: Sequence[StoredRun]) -> list[Series]:
     """Returns the schedules of all runs, followed by each run's truncation."""
-    measured = [(run.name, run.result) for run in runs if run.result]
-    owners = [(name, result, schedule) for name, result in measured for schedule in result.schedules]
-    owners += [(name, result, TRUNCATION) for name, result in measured if result.truncated_losses]
+    known = measured(runs)
+    owners = [(name, result, schedule) for name, result in known for schedule in result.schedules]
+    owners += [(name, result, TRUNCATION) for name, result in known if result.truncated_losses]
     series = []
     for number, (name, result, schedule) in enumerate(owners):
         label = result.named(schedule)
-        series.append(Series(number, name, result, schedule, f"{name}: {label}" if len(measured) > 1 else label))
+        series.append(Series(number, name, result, schedule, f"{name}: {label}" if len(known) > 1 else label))
     return series
 
 
@@ -101,15 +101,23 @@ def against_length(series: Sequence[Series], key: str) -> tuple[str, Grid] | Non
 
 def changes(name: str, found: Changes) -> str:
     """Returns a figure of changes against length, in which gains and losses have their own colours; "" without any."""
-    points = {each: [(n, e.mean, e.low, e.high) for n, e in own.items()] for each, own in found.items()}
+    points = {}
+    for each, own in found.items():
+        points[each] = [(length, change.mean, change.low, change.high) for length, change in own.items()]
     return _by_length(name, points, "change (nats per token)", sides=True) if points else ""
 
 
 def positions(series: Sequence[Series]) -> str:
     """Returns the figure of the loss by position; "" if no token counts."""
-    bins = {each: own for each in series if (own := by_position.bins_of(each.result)[each.schedule])}
+    bins = {}
+    for each in series:
+        own = by_position.bins_of(each.result)[each.schedule]
+        if own:
+            bins[each] = own
+    if not bins:
+        return ""
     lines = {each: by_position.points_of(own) for each, own in bins.items()}
-    return _by_length("position", lines, "loss (nats per token)", by_position.axis_of(bins.values())) if lines else ""
+    return _by_length("position", lines, "loss (nats per token)", by_position.axis_of(bins.values()))
 
 
 def _by_length(name: str, lines: Lines, y: str, x: Axis | None = None, log: bool = False, sides: bool = False) -> str:
@@ -133,7 +141,8 @@ def _colour_sides(axes: Axes) -> None:
     low, high = axes.get_ylim()
     room = 0.1 * (high - low)
     axes.set_ylim(min(low, -room), max(high, room))
-    for end, colour, word, side in zip(axes.get_ylim(), ("green", "vermilion"), ("better", "worse"), ("bottom", "top")):
+    better, worse = axes.get_ylim()
+    for end, colour, word, side in ((better, "green", "better", "bottom"), (worse, "vermilion", "worse", "top")):
         axes.axhspan(0, end, color=COLOURS[colour], alpha=0.12, linewidth=0, zorder=0)
         axes.annotate(word, (1, end), (-4, 0), ("axes fraction", "data"), "offset points", ha="right", va=side)
 

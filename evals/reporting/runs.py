@@ -54,22 +54,29 @@ def load(folders: Sequence[str | Path]) -> list[StoredRun]:
         result = Result.of(path, results) if LOSSES in results["files"] else None
         with refusing_damage(path / RESULTS):
             said = [results.get("unfinished"), *results["sentences"], results["rests_on"]]
-            report = [part if isinstance(part, str) else Grid(**part) for part in results.pop("report")]
+            report: Page = []
+            for part in results.pop("report"):
+                report.append(part if isinstance(part, str) else Grid(**part))
             markdown(report)  # raises an error if a row of a table is shorter or longer than its header
         runs.append(StoredRun(path, names[str(whole)], results, result, [*filter(None, said)], report))
     return runs
 
 
+def measured(runs: Sequence[StoredRun]) -> list[tuple[str, Result]]:
+    """Returns the name and the measurement of each run that has one."""
+    return [(run.name, run.result) for run in runs if run.result]
+
+
 def unpaired(runs: Sequence[StoredRun]) -> list[str]:
     """Returns sentences on the runs that did not score the same tokens."""
-    measured = [(run.name, run.result) for run in runs if run.result]
-    others = [name for name, result in measured if not result.same_text(measured[0][1])]
+    known = measured(runs)
+    others = [name for name, result in known if not result.same_text(known[0][1])]
     notes = [
         f"{name} and {other} scored the same text with different tokens, so they are not compared token by token; "
         "compare their bits per byte"
-        for (name, one), (other, two) in itertools.combinations(measured, 2)
+        for (name, one), (other, two) in itertools.combinations(known, 2)
         if one.same_text(two) and not one.same_tokens(two)
     ]
     if others:
-        notes.append(f"{listed(others)} scored other texts or windows than {measured[0][0]}, so they are not compared")
+        notes.append(f"{listed(others)} scored other texts or windows than {known[0][0]}, so they are not compared")
     return notes

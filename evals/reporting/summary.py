@@ -9,7 +9,7 @@ from ...output.formatting import Page, escaped
 from ..metrics.cells import digits, table
 from ..metrics.verdicts import of_two_models
 from ..results.result import Result
-from .runs import StoredRun
+from .runs import StoredRun, measured
 
 
 def summary(runs: Sequence[StoredRun]) -> Page:
@@ -19,8 +19,8 @@ def summary(runs: Sequence[StoredRun]) -> Page:
 
 def compared(runs: Sequence[StoredRun]) -> Page:
     """Returns the second model minus the first, or with more runs on a text, the table of models by length."""
-    measured = [(run.name, run.result) for run in runs if run.result]
-    alike = [(name, result) for name, result in measured if result.same_text(measured[0][1])]
+    known = measured(runs)
+    alike = [(name, result) for name, result in known if result.same_text(known[0][1])]
     if len(alike) < 2:
         return []
     (first, before), (second, after), *others = alike

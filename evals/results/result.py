@@ -23,7 +23,7 @@ from .. import checking
 from ..checking import Damaged, Parsed
 from ..data.chats import ASSISTANT
 from ..facts import TRUNCATION, Divergence, Pass, Truncation
-from ..metrics import METRICS, against_truncation, by_position, far_repeats, key_tokens, paired, perplexity, verdicts
+from ..metrics import METRICS, against_truncation, by_position, far_repeats, paired, perplexity, verdicts
 from ..metrics.answer import answer
 from ..metrics.base import rests_on
 from ..metrics.cells import Line, digits, exp, table
@@ -77,9 +77,9 @@ class Result(Stored, Saved):
                 trained_length=results["model"].get("trained_length"),
                 tables=results.get("tables", {}),
                 options={name: value for each in cls.metrics for name, value in each.recalled(results).items()},
+                unfinished=str(results.get("unfinished", "")),
                 **losses,
             )
-            made.unfinished = str(results.get("unfinished", ""))
             stored = [each for each in cls.metrics if each.key in results]
             made.figures |= {each.row: each.read(results) for each in stored}
             for name, part in made.by_source.items():
@@ -116,11 +116,6 @@ class Result(Stored, Saved):
         return far_repeats.METRIC.rows(self)
 
     @property
-    def key_rows(self) -> list[key_tokens.KeyTokensRow]:
-        """The perplexity of the key tokens, for every schedule at every length."""
-        return key_tokens.METRIC.rows(self)
-
-    @property
     def against_truncation(self) -> list[against_truncation.TruncationRow]:
         """The comparison of every schedule with truncation, at every length beyond the trained one."""
         return against_truncation.METRIC.rows(self)
@@ -139,7 +134,9 @@ class Result(Stored, Saved):
     def to_dict(self) -> dict[str, object]:
         """Returns the content of results.json."""
         model = self.model | {"trained_length": self.trained_length}
-        found = {name: {"documents": part.data["documents"], **part._parts()} for name, part in self.by_source.items()}
+        found = {}
+        for name, part in self.by_source.items():
+            found[name] = {"documents": part.data["documents"], **part._parts()}
         sources = {"sources": found} if found else {}
         return {**super().to_dict(), "model": model, **sources, "tables": self.tables}
 
@@ -262,11 +259,15 @@ class Result(Stored, Saved):
         return [["source", *header], *lines]
 
     def _own_lines(self) -> list[Line]:
-        columns = [(metric, *column) for metric in self.metrics for column in metric.columns.items()]
-        header = [name for _, name, _ in columns]
-        rows = {metric: {(row.schedule, row.length): row for row in metric.rows(self)} for metric, *_ in columns}
-        lines = [[getattr(rows[each].get(key), field, None) for each, _, field in columns] for key in self.read_from]
-        lines += [[getattr(row, name, None) for name in header] for row in perplexity.truncated(self)]
+        header = [name for metric in self.metrics for name in metric.columns]
+        cells: dict[tuple[str, int], dict[str, object]] = {key: {} for key in self.read_from}
+        for metric in self.metrics:
+            for row in metric.rows(self) if metric.columns else ():
+                for name, field in metric.columns.items():
+                    cells[row.schedule, row.length][name] = getattr(row, field)
+        lines = [[cell.get(name) for name in header] for cell in cells.values()]
+        for row in perplexity.truncated(self):
+            lines.append([getattr(row, name, None) for name in header])
         return [header, *lines]
 
     def _curves(self) -> Curves:

@@ -9,7 +9,6 @@ from dataclasses import asdict
 from datetime import date
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
 from ...errors import RopescaleError
@@ -123,7 +122,8 @@ class Saved(Measured, ABC):
         if ax is None:
             picture, stored = self._pictures()[0]
             return picture.draw(stored)
-        add_curves(ax, self._model, {self.named(label): points for label, points in self._curves().items()}, self.y)
+        curves = {self.named(label): points for label, points in self._curves().items()}
+        add_curves(ax, self._model, curves, self.y)
         return cast("Figure", ax.get_figure(root=True))
 
     y: ClassVar[str] = "perplexity"
@@ -181,27 +181,28 @@ class Saved(Measured, ABC):
         """Returns a line about the data, which follows that about the model in REPORT.md."""
         return f"\nData: {escaped(self.data['source'])}, text sha256 `{self.data['sha256']}`."
 
-    def save(self, out: str | Path, force: bool = False, files: Mapping[str, bytes] = MappingProxyType({})) -> Path:
+    def save(self, out: str | Path, force: bool = False) -> Path:
         """Writes results.json, the tables, the losses, the pictures and REPORT.md, and returns the folder's path.
 
         Without matplotlib, no pictures are written, and a note is printed on stderr.
 
         Args:
             force: whether to replace results of a different text or model, or with more schedules, lengths or metrics.
-            files: further files to write, by name.
 
         Raises:
             CheckpointError: the folder cannot be written, or contains different results or more results.
         """
         path = folder.writable_folder(out, self.kind)
         plots = self._plots()
-        report = [asdict(part) if isinstance(part, Grid) else part for part in [*self.body(), self._about()]]
+        report = []
+        for part in [*self.body(), self._about()]:
+            report.append(asdict(part) if isinstance(part, Grid) else part)
         own = {
             "results.csv": _encoded(self.to_csv()),
             **self._other_files(),
             "REPORT.md": _encoded(visible_lines(self._report(plots))),
         }
-        folder.write(path, {**self.to_dict(), "report": report}, {**own, **plots, **files}, force)
+        folder.write(path, {**self.to_dict(), "report": report}, {**own, **plots}, force)
         return path
 
     def _plots(self) -> dict[str, bytes]:

@@ -67,7 +67,8 @@ def random_sentences(dice: Dice) -> Iterator[str]:
     """
     while True:
         form = dice.one(WORDS["forms"])
-        sentence = form.format(**{slot: dice.one(WORDS[kind]) for slot, kind in WORDS["slots"].items()})
+        words = {slot: dice.one(WORDS[kind]) for slot, kind in WORDS["slots"].items()}
+        sentence = form.format(**words)
         yield f" {sentence[1].upper()}{sentence[2:]}"
 
 

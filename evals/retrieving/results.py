@@ -190,7 +190,9 @@ class Accuracy(Metric["Retrieval", AccuracyRow]):
     def reduce(self, stored: Retrieval) -> list[AccuracyRow]:
         """Returns for each schedule and length one row over all prompts, and one for each depth or task."""
         depths = sorted({answer.depth for answer in stored.answers if answer.depth is not None})
-        parts = [(None, None), *((None, depth) for depth in depths), *((task, None) for task in stored.tasks)]
+        parts: list[tuple[str | None, float | None]] = [(None, None)]
+        parts += [(None, depth) for depth in depths]
+        parts += [(task, None) for task in stored.tasks]
         return [row for key in stored.tables for part in parts for row in _accuracy(stored, *key, *part)]
 
     def to_markdown(self, stored: Retrieval) -> Page:

@@ -355,9 +355,9 @@ class Corpus:
         self.documents = [window for cut in cuts for window in cut.windows]
         self.windows = [len(cut.windows) for cut in cuts]
         if options.stride is not None:
-            name, tokens = max(((each.name, len(each.ids)) for each in self.documents), key=lambda each: each[1])
-            if tokens < longest.stop:  # no document reaches the longest length
-                raise data_documents.too_short((name, tokens), longest.stop)
+            most = max(self.documents, key=lambda each: len(each.ids))
+            if len(most.ids) < longest.stop:  # no document reaches the longest length
+                raise data_documents.too_short((most.name, len(most.ids)), longest.stop)
             return
         check_scored(self.documents, self._stops)  # so that every length has a result
         fed = len(self.documents) * self.lengths[-1]

@@ -334,27 +334,15 @@ def comparing(
     changed = {each.rotation: each for each in others if each.rotation != base.rotation}
 
     def finish(*finished: Mapping[int, Arrays]) -> None:
-        unchanged = [[np.full(size, value, np.float32) for size in plan.sizes] for value in (0.0, 1.0)]
-        numbers = {base.rotation: unchanged}
+        zeros = [np.zeros(size, np.float32) for size in plan.sizes]
+        ones = [np.ones(size, np.float32) for size in plan.sizes]
+        numbers = {base.rotation: [zeros, ones]}
         for rotation, batches in zip(changed, finished, strict=True):
             numbers[rotation] = [assembled(plan, batches, name) for name in ("kl", "same")]
-        # Each schedule feeds the windows once; the baseline's forward passes are added to the first schedule's.
-        shares = {rotation: 1 + (number == 0) for number, rotation in enumerate(changed)}
         found = []
         for other in others:
             kl, same = numbers[other.rotation]
-            share = shares.pop(other.rotation, 0)
-            found.append(
-                Divergence(
-                    schedule=other.variant.label,
-                    baseline=base.variant.label,
-                    length=length,
-                    kl=kl,
-                    same=same,
-                    forward_passes=share * plan.windows,
-                    positions=share * plan.positions,
-                )
-            )
+            found.append(Divergence(other.variant.label, base.variant.label, length, kl, same))
         keep(found)
 
     facts = [{"length": length, "divergence": [base.rotation, rotation], "plan": plan.sha256} for rotation in changed]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
 from math import prod
@@ -355,9 +355,8 @@ def carry_out(
     """
     if folder is not None:
         refuse_loss(folder, measurement.planned(), force)
-    with nullcontext(Store()) if folder is None else opened(folder, fresh, group) as store:
-        if folder and group.world.leads:
-            store.write = partial(_write_parts, measurement, folder, force)
+    write = partial(_write_parts, measurement, folder, force) if folder and group.world.leads else None
+    with nullcontext(Store()) if folder is None else opened(folder, fresh, group, write) as store:
         try:
             measurement.run(store, group)
         except BaseException:  # for Ctrl-C, logits that are not finite, or missing memory: keep hours of finished work
@@ -392,7 +391,7 @@ def _write_parts(measurement: Measurement[Writable], folder: Path, force: bool) 
         with suppress(Exception):  # the disk is full, the folder contains more results: the run itself matters more
             result = measurement.result()
             if isinstance(result, Measured):
-                result.unfinished = _NOT_WHOLE.format(finished)
+                result = replace(result, unfinished=_NOT_WHOLE.format(finished))
             result.save(folder, force=force)
             return finished
     return ""
@@ -403,7 +402,8 @@ _NOT_WHOLE = "This run is not whole: it has {} so far. Repeat its command to fin
 
 def _changes(last: Facts, about: Facts) -> str:
     """Lists the names of the facts that differ from those of the last run in the same folder."""
-    before, now = ({**each, **cast(Facts, each.get("facts", {}))} for each in (last, about))
+    before = {**last, **cast(Facts, last.get("facts", {}))}
+    now = {**about, **cast(Facts, about.get("facts", {}))}
     names = [name for name in now if name not in ("facts", "schedules") and before.get(name) != now[name]]
     return listed([_NAMES.get(name, name.replace("_", " ")) for name in names])
 

@@ -117,7 +117,8 @@ def _attention(
         bias = seen[shape] if shape in seen else _bias(block, *shape[:3])
         if window < keys:
             seen[shape] = bias
-        found.append(stock(module, block, key[:, :, low:stop], value[:, :, low:stop], bias, **named)[0][..., :width])
+        output, _ = stock(module, block, key[:, :, low:stop], value[:, :, low:stop], bias, **named)
+        found.append(output[..., :width])
     whole = torch.cat(found, dim=1)
     if slides and compared is not None:
         compared.append((_fused(query, key, value, window, named.get("scaling")), whole))

@@ -182,8 +182,10 @@ def plan_pass(
         batch_tokens: the maximum number of positions in a batch; a longer window is a batch of its own.
         slide: yields the windows of a document; used only with a stride.
     """
-    windows = ((prefix(length, bos),) if stride is None else slide(n, length, stride, bos) for n in tokens)
-    feeds = [Feed(number, window) for number, each in enumerate(windows) for window in each]
+    feeds: list[Feed] = []
+    for number, count in enumerate(tokens):
+        windows = [prefix(length, bos)] if stride is None else slide(count, length, stride, bos)
+        feeds += [Feed(number, window) for window in windows]
     batches: list[Batch] = []
     ordered = sorted(feeds, key=lambda feed: -_positions(feed, bos))  # stable: then by document, then by start
     for positions, equal in groupby(ordered, key=lambda feed: _positions(feed, bos)):

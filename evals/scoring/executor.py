@@ -231,7 +231,10 @@ class Executor(ScoresBatches, ScoresTexts):
 
 def _scored(batch: Batch[Feed], rows: Iterable[torch.Tensor]) -> list[np.ndarray]:
     """Returns the numbers of the scored tokens of each window, which are its last ones."""
-    return [row[len(row) - feed.window.count :].numpy() for row, feed in zip(rows, batch.feeds, strict=True)]
+    found = []
+    for row, feed in zip(rows, batch.feeds, strict=True):
+        found.append(row[len(row) - feed.window.count :].numpy())
+    return found
 
 
 def _feeding(chunk: int) -> str:

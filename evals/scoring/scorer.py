@@ -333,8 +333,9 @@ def agree(split: torch.Tensor, own: torch.Tensor, dtype: torch.dtype | None = No
     """
     if split.shape != own.shape:
         return False
-    tolerance = min(64 * torch.finfo(dtype or own.dtype).eps, 0.05) * float(own.nan_to_num().abs().max())
-    return torch.allclose(split, own, rtol=0, atol=tolerance, equal_nan=True)
+    relative = min(64 * torch.finfo(dtype or own.dtype).eps, 0.05)
+    largest = float(own.nan_to_num().abs().max())
+    return torch.allclose(split, own, rtol=0, atol=relative * largest, equal_nan=True)
 
 
 def broken_weight(model: nn.Module) -> str | None:

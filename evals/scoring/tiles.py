@@ -47,7 +47,8 @@ def mlps(model: PreTrainedModel, same: Same) -> list[nn.Module]:
     found = list[nn.Module]()
     known = dict[tuple[str, type], bool]()
     dtype = model.get_input_embeddings().get_parameter("weight").dtype
-    rows = torch.randn(1, _DRAWN, width(model), generator=torch.Generator().manual_seed(0)).to(dtype)
+    dice = torch.Generator().manual_seed(0)
+    rows = torch.randn(1, _DRAWN, width(model), generator=dice).to(dtype)
     for block in blocks(model):
         for name, part in block.named_children():
             if "att" in name or not list(part.children()) or any(map(_is_offloaded, part.modules())):

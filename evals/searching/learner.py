@@ -250,10 +250,11 @@ class Evaluator:
     def _shared(self, jobs: Sequence[Callable[[], T]]) -> list[T]:
         """Distributes jobs over the processes, and returns all results in order."""
         world = self._group.world
+        own = {number: jobs[number]() for number in range(world.rank, len(jobs), world.size)}
         found = dict[int, T]()
-        for each in self._group.from_all({n: jobs[n]() for n in range(world.rank, len(jobs), world.size)}):
+        for each in self._group.from_all(own):
             found |= each
-        return [found[n] for n in range(len(jobs))]
+        return [found[number] for number in range(len(jobs))]
 
     def _score(self, point: Point, window: WeightedWindow) -> float:
         with torch.no_grad():

@@ -88,7 +88,9 @@ def verdict(changes: Mapping[str, Estimate], lengths: Sequence[int], judges: int
         return f"{_STANDINGS[change.sign]} {name}{cut}{remark}: {figure}"
 
     if over.sign is None:
-        shown = ", ".join(standing(*each) for each in (others if unmoved else changes.items()))
+        shown = ", ".join(standing(*each) for each in others)
+        if not unmoved:
+            shown = f"{standing(start, over)}, {shown}"
         said.append(f"Not proved {at}, because the documents that measure the schedule also chose it: {shown}.")
         return [*said, f"Give {ENOUGH} documents of {lengths[-1]:,} tokens or more."]
     where = f"{at.capitalize()}, on {judges} documents not used to search"

@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 from ...engines import ENGINES, deviations
@@ -122,8 +121,10 @@ class SearchResult(Saved):
     @property
     def _perplexities(self) -> dict[str, dict[str, float]]:
         """The perplexities of the schedules and of truncation, by length; lengths are text, as in JSON."""
-        points = perplexity.curves_of(self.comparison).items()
-        return {self.named(label): {str(length): ppl for length, ppl, *_ in own} for label, own in points}
+        found = {}
+        for schedule, points in perplexity.curves_of(self.comparison).items():
+            found[self.named(schedule)] = {str(length): ppl for length, ppl, *_ in points}
+        return found
 
     def changes(self) -> dict[str, Estimate]:
         """Returns the loss of the found schedule at the target minus those of the start, the unchanged model, and
@@ -153,7 +154,7 @@ class SearchResult(Saved):
         differ."""
         return self.search.learned.schedule
 
-    def save(self, out: str | Path, force: bool = False, files: Mapping[str, bytes] = MappingProxyType({})) -> Path:
+    def save(self, out: str | Path, force: bool = False) -> Path:
         """Writes the schedule's file if the name ends in ``.json``, and else the run's folder. Returns the path.
 
         ``--schedule`` and :func:`ropescale.patch` read this file.
@@ -163,7 +164,7 @@ class SearchResult(Saved):
         """
         path = local_path(out)
         if path.suffix != ".json":
-            folder = super().save(path, force, files)
+            folder = super().save(path, force)
             return folder if self.search.file is None else self.save(self.search.file)
         content = specs_of(self.schedule)
         origin = {

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from ...files import present
 from ...models import patching
 from ...models.rotary_modules import evaluating
 from ...output.formatting import size
@@ -181,15 +182,20 @@ class SearchRun:
     def start(self) -> str:
         """The starting schedule: YaRN's default, or YaRN with attention scale 1 if the space has no other scale."""
         scales = self.space.tables(torch.tensor(self.space.start, dtype=torch.float64))
-        usual = all(math.isclose(float(s), self.plan.tables[key].attention_scale) for key, (_, s) in scales.items())
+        tables = self.plan.tables
+        usual = all(math.isclose(float(scale), tables[key].attention_scale) for key, (_, scale) in scales.items())
         return f"yarn:factor={self.target / self.trained:g}{'' if usual else ',attention_factor=1'}"
 
     @property
     def _protocol(self) -> dict[str, object]:
+        options = self.options
         return {
             "name": "ropescale",
             "method": "gradient",
-            **self._asked("seed", "budget_windows", "budget_tokens", "engine"),
+            "seed": options.seed,
+            "budget_windows": options.budget_windows,
+            "budget_tokens": options.budget_tokens,
+            "engine": options.engine,
             "numbers": len(self.space.names),
             "found": dict(zip(self.space.names, self.found.point)) if self.found else {},
             "target_length": self.target,
@@ -199,10 +205,6 @@ class SearchRun:
             "judged": self.data.judged_by,
         }
 
-    def _asked(self, *names: str) -> dict[str, object]:
-        """Returns options by name."""
-        return {name: getattr(self.options, name) for name in names}
-
     @property
     def _about(self) -> dict[str, object]:
         """The facts that the next run in the same folder is compared with."""
@@ -211,11 +213,16 @@ class SearchRun:
     @cached_property
     def facts(self) -> Facts:
         """The facts that determine the losses."""
+        options = self.options
         return {
             **self.backend.identity,
             **self.backend.arithmetic,
-            **self._asked("budget_windows", "budget_tokens", "seed", "engine", "logits_bytes"),
-            "patching": {key: value for key, value in self.options.patching.items() if value is not None},
+            "budget_windows": options.budget_windows,
+            "budget_tokens": options.budget_tokens,
+            "seed": options.seed,
+            "engine": options.engine,
+            "logits_bytes": options.logits_bytes,
+            "patching": present(options.patching),
             "target_length": self.target,
             **self.data.facts,
             "searching": SEARCHING,

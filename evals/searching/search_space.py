@@ -86,7 +86,8 @@ class Ramp:
     def rates(self) -> tuple[float, ...]:
         """The learning rates. Those of the ramp's ends are in pairs, and proportional to the width of YaRN's ramp."""
         share = (self._default["end"] - self._default["start"]) / _USUAL
-        return tuple(_RATES[name] * (share if name in ("start", "end") else 1) for name in self.names)
+        rates = _RATES | {name: share * _RATES[name] for name in ("start", "end")}
+        return tuple(rates[name] for name in self.names)
 
     @property
     def start(self) -> Point:
@@ -195,8 +196,10 @@ class Space:
     @property
     def names(self) -> list[str]:
         """The names of the parameters, with the layer type if there are several."""
-        single = len(self.families) == 1
-        return [name if single else f"{key}.{name}" for key, each in self.families.items() for name in each.names]
+        if len(self.families) == 1:
+            [family] = self.families.values()
+            return list(family.names)
+        return [f"{key}.{name}" for key, family in self.families.items() for name in family.names]
 
     @property
     def rates(self) -> list[float]:

@@ -65,14 +65,17 @@ class Estimate:
 
     def __neg__(self) -> Self:
         """Returns the estimate for the negated values."""
-        low, high = (None if bound is None else -bound for bound in (self.high, self.low))
-        return replace(self, mean=-self.mean, low=low, high=high)
+        if self.low is None or self.high is None:
+            return replace(self, mean=-self.mean)
+        return replace(self, mean=-self.mean, low=-self.high, high=-self.low)
 
     def within(self, least: float, most: float = math.inf) -> Estimate:
         """Clips the interval to the possible values, but never past the mean."""
         if self.low is None or self.high is None:
             return self
-        return replace(self, low=max(self.low, min(least, self.mean)), high=min(self.high, max(most, self.mean)))
+        low = max(self.low, min(least, self.mean))
+        high = min(self.high, max(most, self.mean))
+        return replace(self, low=low, high=high)
 
 
 def ratio(sums: Sequence[float], counts: Sequence[float], level: float = LEVEL) -> Estimate:
@@ -232,8 +235,11 @@ def consecutive(sums: Sequence[float], counts: Sequence[float], level: float = L
     windows = len(sums)
     blocks = blocks_of(windows) if windows >= LEAST_WINDOWS else 1
     edges = [windows * block // blocks for block in range(blocks + 1)]
-    parts = [slice(first, last) for first, last in pairwise(edges)]
-    total, tokens = ([math.fsum(each[part]) for part in parts] for each in (sums, counts))
+    total = []
+    tokens = []
+    for first, last in pairwise(edges):
+        total.append(math.fsum(sums[first:last]))
+        tokens.append(math.fsum(counts[first:last]))
     found = _student(total, tokens, level, least=2, leaning=0)
     return found if found.low is None else replace(found, over=f"{of} in {blocks} blocks")
 

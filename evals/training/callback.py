@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from ...models.patching import Patch
     from ..data.sources import TextsGiven
+    from ..data.windows import Lengths
 
 FOLDER = "measured"
 """The subfolder of Trainer's output folder for the measurements."""
@@ -74,7 +75,7 @@ class TrainingCallback(TrainerCallback):
         self,
         schedule: object = None,
         eval_documents: TextsGiven | None = None,
-        lengths: int | str | Sequence[int | str] | None = None,
+        lengths: Lengths | None = None,
         *,
         tokenizer: PreTrainedTokenizerBase | None = None,
         every: int | None = None,

@@ -7,7 +7,7 @@ All runs use the same tokens.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from inspect import signature
 from pathlib import Path
@@ -25,7 +25,7 @@ from ...verifying.verification import in_memory
 from ..backends.loaded import LoadedModel, Variant
 from ..backends.schedules import Schedules
 from ..data.sources import texts_of
-from ..data.windows import check_lengths
+from ..data.windows import Lengths, check_lengths
 from ..metrics import paired
 from ..results.result import Result
 from ..running.corpus import Corpus, PerplexityOptions
@@ -58,7 +58,7 @@ class Measuring:
     def __init__(
         self,
         documents: TextsGiven,
-        lengths: int | str | Sequence[int | str],
+        lengths: Lengths,
         options: PerplexityOptions,
         out: Path,
         tokenizer: PreTrainedTokenizerBase | None,

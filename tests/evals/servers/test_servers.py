@@ -243,7 +243,7 @@ def test_an_answer_that_drips_costs_one_timeout():
 def test_a_server_that_names_a_pause_is_asked_again_after_it(wait, capfd):
     with serving(fault=lambda number, ids: "503" if number == 1 else "") as engine:
         server, engine.error_headers = Server(engine.url), {"Retry-After": wait}
-        server.client.notes = Notes(shown=True)
+        server.client.report_to(Notes(shown=True))
         assert len(score(server, [20, 21])) == 1
     pause = float(re.search(r"come back later; trying again in (\S+) s", capfd.readouterr().err)[1])
     assert pause == (0.3 if wait == "0.3" else 0.01)
@@ -252,7 +252,7 @@ def test_a_server_that_names_a_pause_is_asked_again_after_it(wait, capfd):
 def test_a_server_that_dies_is_left_soon_and_its_reason_is_told(capfd):
     with serving() as engine:
         server = Server(engine.url)
-        server.client.notes = Notes(shown=True)
+        server.client.report_to(Notes(shown=True))
 
         def dies(number, ids):
             server.client.url = "http://127.0.0.1:9"
