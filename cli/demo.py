@@ -34,7 +34,8 @@ def command(ctx: click.Context, out: str) -> None:
     from ..files import atomic_write, translated
 
     folder = writable_folder(out)
-    patched, text = folder / "yarn-x8", folder / "text.jsonl"
+    patched = folder / "yarn-x8"
+    text = folder / "text.jsonl"
     rows = "".join(f"{json.dumps({'text': each})}\n" for each in held_out_documents()).encode()
     begun = text.exists() or (folder / "results.json").exists()
     if begun and not (text.exists() and text.read_bytes() == rows):

@@ -82,7 +82,8 @@ def command(model: str, engines: tuple[str, ...], as_json: bool, **options: Any)
 def _lines(every: Iterable[Export]) -> Page:
     """Returns a line per engine."""
     header = ["engine", "loads it", "the same", "frequencies", "cos and sin", "softmax", "ground", "options"]
-    rows, words = [], {True: "yes", False: "no", None: "not known"}
+    rows = []
+    words = {True: "yes", False: "no", None: "not known"}
     for done in every:
         distances = [f"{each:.4g}".replace("inf", "-") for each in astuple(done.distance)]
         same = words[done.is_same if done.how != "not known" else None]

@@ -76,7 +76,8 @@ def describe(done: PatchedGguf, source: str, out: str | None) -> dict[str, Any]:
 def _page(described: dict[str, Any]) -> Page:
     from ..gguf.patching import VERSION
 
-    original, length = described["original_length"], described["length"]
+    original = described["original_length"]
+    length = described["length"]
     rows = [
         ["file", f"{described['file']} ({described['architecture']})"],
         ["written to" if described["written"] else "would be written to", described["out"] or "-"],

@@ -54,7 +54,8 @@ def _text(inspection: Inspection | Inspections, layers: Iterable[Sequence[Geomet
 
 def _page(geometries: Sequence[Geometry]) -> Page:
     """Returns a layer type's page under one schedule or several: common values, schedules and pairs."""
-    first, changed = geometries[0], [each for each in geometries if each.frequencies]
+    first = geometries[0]
+    changed = [each for each in geometries if each.frequencies]
     page: Page = [] if first.layer_type == "all" else [f"## {first.layer_type}"]
     page.append(grid(["geometry", "value"], _summary(first)))
     names = [each.name or str(each.schedule) for each in changed]
@@ -87,7 +88,9 @@ def _page(geometries: Sequence[Geometry]) -> Page:
 
 
 def _summary(geometry: Geometry) -> list[list[str]]:
-    rope, unturned, scaling = geometry.rope, geometry.unturned(), "none"
+    rope = geometry.rope
+    unturned = geometry.unturned()
+    scaling = "none"
     if geometry.scaling:  # the keys on one line, lists by their length
         shown = []
         for key, value in geometry.scaling.items():

@@ -63,7 +63,8 @@ def command(model: str, source: str, out: str, force: bool, **options: Any) -> N
     from ..evals.parallel.processes import world
     from ..files import local_path
 
-    checkpoint, text = made(Checkpoint, options, name=model), text_of([source], options)
+    checkpoint = made(Checkpoint, options, name=model)
+    text = text_of([source], options)
     found = keys(checkpoint, text, out=out, force=force, **keywords_for(keys, options))
     if not world().leads:
         return

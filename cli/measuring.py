@@ -46,7 +46,8 @@ def model_of(options: Options, model: str | None) -> Keywords:
     """
     from ..evals.backends.opening import Checkpoint
 
-    urls, tokenizer = options["servers"], options["tokenizer"]
+    urls = options["servers"]
+    tokenizer = options["tokenizer"]
     if not urls:
         if model is None:
             raise DataError("name a MODEL, or a server and its tokenizer", "server", "tokenizer")
@@ -111,7 +112,8 @@ def measure(
     from ..evals.parallel.processes import world
     from ..evals.running.runner import NotWritten
 
-    out, leads = options["out"], world().leads
+    out = options["out"]
+    leads = world().leads
     try:
         result = function(**keywords)
     except NotWritten as error:

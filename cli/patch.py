@@ -117,7 +117,8 @@ def _page(done: PatchedCheckpoint, described: Data) -> Page:
         [way if done.folder else f"would be {way}", str(described["out"] or "-")],
     ]
     for key, layer in plan.layers.items():
-        original, kind = layer.rope.original_length, parameters_of(plan.planned, key)["rope_type"]
+        original = layer.rope.original_length
+        kind = parameters_of(plan.planned, key)["rope_type"]
         per_pair = kind == "longrope" and label_of(layer.schedule) != "longrope"
         route = (
             f"one factor per pair ({layer.rope.pairs} pairs, rope_type longrope)" if per_pair else f"rope_type {kind}"
@@ -129,7 +130,8 @@ def _page(done: PatchedCheckpoint, described: Data) -> Page:
             ["route", route],
             ["attention scale", f"{layer.table(plan.length).attention_scale:.6g}"],
         ]
-    before, after = plan.original.max_length, plan.planned.max_length
+    before = plan.original.max_length
+    after = plan.planned.max_length
     ways = ", ".join(f"{count} x {_HOW[how]}" for how, count in Counter(done.links.values()).items())
     weights = f"{ways}; not read" if ways else "untouched"
     rows += [

@@ -150,7 +150,8 @@ def _portable(value: object, param: click.Parameter, folder: Path) -> object:
     can be moved as a whole; else it is absolute.
     """
     if isinstance(param.type, (Place, SpecText)) and os.path.exists(local_path(str(value))):
-        path, base = str(local_path(str(value)).absolute()), str(folder.absolute())
+        path = str(local_path(str(value)).absolute())
+        base = str(folder.absolute())
         common = os.path.commonpath([path, base])
         return os.path.relpath(path, base) if Path(common).parent != Path(common) else path
     return value if isinstance(value, (str, int, float, bool)) else str(value)

@@ -116,7 +116,8 @@ def _served_page(report: ServedVerification) -> Page:
     if isnan(report.beyond):
         return []
     where = f"{report.length - report.trained:,} tokens past the trained {report.trained:,}"
-    within, beyond = f"{report.within:.3f} nats per token within the trained length", f"{report.beyond:.3f} beyond"
+    within = f"{report.within:.3f} nats per token within the trained length"
+    beyond = f"{report.beyond:.3f} beyond"
     levels = f"the server's loss is {within}, and {beyond}"
     if report.stock is None or report.unscaled is None:
         weaker = "This does not prove that the schedule is live; without one, the loss would rise steeply there."

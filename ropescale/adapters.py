@@ -77,7 +77,8 @@ _LONGEST = 4096
 
 def _adapter(folder: Path, weights: bool) -> Adapter:
     config = read_json(folder / ADAPTER)
-    base, pinned = config.get("base_model_name_or_path"), config.get("revision")
+    base = config.get("base_model_name_or_path")
+    pinned = config.get("revision")
     if not isinstance(base, str) or not 0 < len(base) <= _LONGEST:
         raise CheckpointError(f"{folder / ADAPTER} names no base model; write its folder into base_model_name_or_path")
     try:
@@ -105,7 +106,8 @@ def remarks(adapter: Adapter) -> Iterator[str]:
 def disagreement(adapter: Adapter) -> str | None:
     """Describes a mismatch between an adapter's training frequencies and its base's; returns None if they agree or are
     not recorded."""
-    record, ropes = adapter.record, read_rope(adapter.base.config)
+    record = adapter.record
+    ropes = read_rope(adapter.base.config)
     if record is None:
         return None
     tables = {key: table for key, table in record.frequencies.items() if key in ropes}
@@ -132,7 +134,8 @@ _RTOL = 2e-6
 
 def _carried_by(adapter: Adapter) -> str:
     """Returns the base's schedule as text, from its record or its configuration."""
-    record, ropes = adapter.base.record, read_rope(adapter.base.config)
+    record = adapter.base.record
+    ropes = read_rope(adapter.base.config)
     labels = record.labels.values() if record else ()
     return ", ".join(dict.fromkeys(labels or map(describe_scaling, ropes.values())))
 

@@ -59,7 +59,9 @@ class RopescaleError(Exception):
         ways = ", or ".join(each.text for each in advice)
         super().__init__(f"{reason}; {ways}" if advice else reason)
         options = (key for way in advice if not way.schedules for key in way.options)
-        self.fields, self.reason, self.advice = fields or tuple(dict.fromkeys(options)), reason, tuple(advice)
+        self.fields = fields or tuple(dict.fromkeys(options))
+        self.reason = reason
+        self.advice = tuple(advice)
 
 
 class ScheduleError(RopescaleError, ValueError):

@@ -102,17 +102,20 @@ def _of_folder(weights: _Weights, engine: str) -> Export:
     Raises:
         ScheduleError: the rope type is unknown, or a parameter of the scaling is out of range.
     """
-    stored, record = weights.stored, weights.record
+    stored = weights.stored
+    record = weights.record
     for rope in stored.ropes.values():
         stock_table(rope, rope.max_length)
     if record is None:
         serving = as_it_lies(weights.name, stored, stored.meant_length, Source(revision=weights.revision))
         return weights.export(engine, serving, {}, None)
     # the request that the record describes
-    specs, ropes = dict(record.spec), weights.original(on_top=False).ropes
+    specs = dict(record.spec)
+    ropes = weights.original(on_top=False).ropes
     changed = {key: length for key, length in record.original_length.items() if key in ropes}
     other = [length for key, length in changed.items() if length != ropes[key].original_length]
-    scaled, beneath = any(ropes[key].is_scaled for key in changed), bool(record.beneath)
+    scaled = any(ropes[key].is_scaled for key in changed)
+    beneath = bool(record.beneath)
     replaces = scaled and not beneath
     given = Request(specs, original_length=next(iter(other), None), replace_scaling=replaces, on_top=beneath)
     source = Source(

@@ -433,7 +433,8 @@ def sweep_leftovers(path: Path, before: Callable[[Path], object] = lambda place:
     names = sorted(os.listdir(parent)) if parent.is_dir() else []
     is_written = False
     for match in filter(None, map(pattern.fullmatch, names)):
-        place, lock = parent / match[1], parent / match[0]
+        place = parent / match[1]
+        lock = parent / match[0]
         if match[2] != _machine():
             LOG.warning(
                 "%s was left by a command on another host, or before a restart; remove it if no such command is "

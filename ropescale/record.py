@@ -67,7 +67,8 @@ def softmax_factor(rope: Rope) -> float:
     transformers' classes apply it to any scaling with ``mscale_all_dim``; DeepSeek's own code computes it from
     ``mscale`` (DeepSeek-V3, inference/model.py).
     """
-    weight, factor = rope.scaling.get("mscale_all_dim"), rope.scaling.get("factor")
+    weight = rope.scaling.get("mscale_all_dim")
+    factor = rope.scaling.get("factor")
     if rope.kind == "default" or not (weight and factor and factor > 1):
         return 1.0
     return (0.1 * weight * math.log(factor) + 1) ** 2

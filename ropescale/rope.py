@@ -97,7 +97,8 @@ class Rope:
         wanted = 2 * math.pi * turns / self.original_length
         if self.table is None:
             return -self.rotary_dim * math.log(wanted) / (2 * math.log(self.theta))
-        logs, level = [math.log(f) for f in self.table if f > 0], math.log(wanted)
+        logs = [math.log(f) for f in self.table if f > 0]
+        level = math.log(wanted)
         below = next((i for i, value in enumerate(logs) if value < level), len(logs) - 1)
         left = max(0, below - 1)
         if len(logs) < 2 or logs[left + 1] == logs[left]:

@@ -148,7 +148,8 @@ def _refuse_model(folder: Path) -> None:
     """
     if not folder.is_dir() or any(os.path.lexists(folder / name) for name in (RESULTS, f"{store.FOLDER}/lock")):
         return
-    configs, weights = ("config.json", "adapter_config.json"), (".safetensors", ".gguf")
+    configs = ("config.json", "adapter_config.json")
+    weights = (".safetensors", ".gguf")
     for name in sorted(os.listdir(folder)):
         if name in configs or (name.endswith(weights) and name != LOSSES):
             raise CheckpointError(f"cannot write into {folder}: it holds a model ({name}) and no run; {ELSEWHERE}")

@@ -110,7 +110,8 @@ def is_interrupted(folder: Path) -> bool:
     """
     if not os.path.lexists(folder / BACKUP / _MANIFEST):
         return False
-    known, record = _manifest(folder / BACKUP).get(_RECORD, []), _digest(folder / _RECORD)
+    known = _manifest(folder / BACKUP).get(_RECORD, [])
+    record = _digest(folder / _RECORD)
     return record in known[:-1] and record != known[-1]
 
 
@@ -152,12 +153,15 @@ def _manifest(backup: Path) -> Digests:
         CheckpointError: the backup is a link, or contains a file that ropescale did not copy.
         ConfigError: the manifest is damaged, or names a file that patching never writes.
     """
-    path, originals, written = backup / _MANIFEST, {}, {}
+    path = backup / _MANIFEST
+    originals = {}
+    written = {}
     if os.path.lexists(path):
         content: dict[str, object] = {}
         with suppress(ConfigError):
             content = read_json(path)
-        originals, written = content.get("originals"), content.get("written")
+        originals = content.get("originals")
+        written = content.get("written")
         if not (
             isinstance(originals, Mapping)
             and isinstance(written, Mapping)

@@ -57,7 +57,8 @@ def raised_tokenizer(folder: Path, length: int, earlier: Record | None) -> bytes
     Args:
         earlier: the record of an earlier patch, which says what that raised.
     """
-    tokenizer, limit = optional_json(folder / _TOKENIZER), _makers_limit(folder, earlier)
+    tokenizer = optional_json(folder / _TOKENIZER)
+    limit = _makers_limit(folder, earlier)
     if limit is None or tokenizer[_LIMIT] == max(length, limit):
         return None
     return as_json({**tokenizer, _LIMIT: int(max(length, limit))})
@@ -96,7 +97,8 @@ def following(source: ModelFolder, target: ModelFolder, request: Request) -> Pla
             "head was trained with another table; name a schedule",
             "schedule",
         )
-    now, wanted = Configuration.read(source.config), Configuration.read(target.config)
+    now = Configuration.read(source.config)
+    wanted = Configuration.read(target.config)
     rest = {key: value for key, value in now.raw.items() if key not in _ROTARY}
     stated = Configuration.read(in_both_dialects(wanted)).section  # what a class's default states, too
     taken = {key: stated[key] for key in _ROTARY if key in stated}
@@ -122,7 +124,8 @@ def completed(source: ModelFolder, request: Request) -> Plan:
     length = source.record.length if source.record else now.meant_length
     notes = []
     if request.target_length is not None:
-        length, planned = request.target_length, widened(now, request.target_length)
+        length = request.target_length
+        planned = widened(now, request.target_length)
         notes += [
             f"the frequencies stay unchanged, bit for bit; the window becomes {length:,} tokens, and nothing in this "
             f"file was computed for positions beyond {now.meant_length:,}"
@@ -142,7 +145,8 @@ def record_of(source: ModelFolder, plan: Plan, name: str) -> Data:
 
     If the plan does not change the source's schedule, the source's record is kept, except for the undo information.
     """
-    folder, earlier = source.folder, source.record
+    folder = source.folder
+    earlier = source.record
     if earlier is not None and not plan.changes:
         kept = {key: value for key, value in read_json(folder / RECORD).items() if key != "files"}
         return kept | {"length": plan.length, "undo": undo(plan.config, original_config(plan.original.raw, earlier))}
@@ -194,7 +198,8 @@ tokenizer = AutoTokenizer.from_pretrained("PATH"{trusting})
 
 `ropescale verify PATH{flag}` proves that transformers uses these frequencies."""
     text = read_bytes(readme).decode("utf-8", "surrogateescape") if readme.exists() else ""  # keeps every byte
-    parts, at = [], 0  # no regular expression, which could take hours on a hostile card
+    parts = []
+    at = 0  # no regular expression, which could take hours on a hostile card
     while (begin := text.find(BEGIN, at)) >= 0 and (end := text.find(END, begin)) >= 0:
         parts.append(text[at:begin].rstrip() if at == 0 else text[at:begin].strip())
         at = end + len(END)

@@ -126,7 +126,8 @@ def _move_up(new: Path) -> None:
 
 def _undo_moves(new: Path) -> None:
     """Removes from the folder above what was moved there, while the record is still in the hidden folder."""
-    target, files = new.parent, files_in(new) or {}
+    target = new.parent
+    files = files_in(new) or {}
     within = Counter(path.lstat().st_ino for path in target.rglob("*"))
     there = [name for name in files if os.path.lexists(target / name)]
     _remove_files(target, [name for name in there if not _difference(target / name, files[name], within)])
@@ -437,7 +438,8 @@ def _difference(path: Path, entry: Entry, within: Mapping[int, int]) -> str | No
         entry: the file's entry in the record.
         within: the number of names that each inode has inside the folder.
     """
-    status, how = path.lstat(), entry.get("how")
+    status = path.lstat()
+    how = entry.get("how")
     if not (stat.S_ISLNK if how == "symlink" else stat.S_ISREG)(status.st_mode):
         return "is not the file that ropescale wrote"
     if entry_of(path, how if isinstance(how, str) else None) != entry:
@@ -483,7 +485,8 @@ def check_target(source: Path | None, out: str | Path, force: bool = False) -> P
     try:
         target = Path(out).expanduser()
         target = target.resolve() if target.name in ("", "..") else target  # `.` has no name
-        here, there = source and source.resolve(), target.resolve()
+        here = source and source.resolve()
+        there = target.resolve()
     except (RuntimeError, ValueError) as error:  # an unknown home, or a null byte
         raise CheckpointError(f"{str(out)!r} cannot be written: {error}; choose another folder") from None
     if here == there:

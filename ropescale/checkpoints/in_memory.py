@@ -174,7 +174,8 @@ def _changed_since(config: Data, expected: Json, model: nn.Module) -> Data:
     """
     if is_adapted(model):
         return config
-    before, now = _parsed(model, expected).to_dict(), whole_config(model).to_dict()
+    before = _parsed(model, expected).to_dict()
+    now = whole_config(model).to_dict()
     return _overlaid(config, before, now) | _stated(config, model)
 
 
@@ -184,7 +185,8 @@ def _overlaid(config: Json, before: Json, now: Json) -> Data:
     for key, value in now.items():
         if key in _APART or value == before.get(key):
             continue
-        inner, there = config.get(key), before.get(key)
+        inner = config.get(key)
+        there = before.get(key)
         if isinstance(inner, Mapping) and isinstance(there, Mapping) and isinstance(value, Mapping):
             found[key] = _overlaid(inner, there, value)
         else:

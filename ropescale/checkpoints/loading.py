@@ -187,7 +187,8 @@ def refuse_unloadable(folder: Path, config: Json, trust_remote_code: bool = Fals
                     f"{name} is {brief(found)} in {folder}/config.json, which is not a torch dtype; write one, such "
                     "as bfloat16"
                 )
-        code, kind = remote_code(section), section.get("model_type")
+        code = remote_code(section)
+        kind = section.get("model_type")
         if code and not trust_remote_code and not (isinstance(kind, str) and kind in known):
             raise ConfigError(
                 f"{folder} needs custom code ({cut(code, 100)}), because transformers has no model type "

@@ -103,7 +103,8 @@ def patch_checkpoint(
             if is_interrupted(folder) and put_back(folder):
                 LOG.warning("note: an interrupted change in place of %s was undone; its originals are restored", folder)
     stored = find_model(model, revision, weights=not dry_run)
-    source, how = stored.folder, link or "auto"
+    source = stored.folder
+    how = link or "auto"
     if like is None:
         plan = _planned(stored, request)
     else:
@@ -111,7 +112,8 @@ def patch_checkpoint(
             why = f"{unused[0]} has no effect: a draft head gets its target's table; leave it out"
             raise ScheduleError(why, unused[0])
         plan = following(stored, find_model(like, weights=False), request)
-    target, refused = None, []
+    target = None
+    refused = []
     try:
         if out is not None:
             target = check_target(source, out, force)
@@ -231,7 +233,8 @@ def warnings_of(source: Path, plan: Plan, weights: bool) -> Iterator[str]:
         yield f"{source} has no weight files that ropescale recognises, so only its configuration is patched"
     yield from two_sets(source)
     yield from other_limits(source, plan.length)
-    section, model_type = plan.planned.section, plan.planned.model_type
+    section = plan.planned.section
+    model_type = plan.planned.model_type
     window = number(section.get("sliding_window"))
     if window and 0 < window < plan.length and section.get("use_sliding_window", True):
         yield f"config.json: sliding_window is {window:g}; no schedule lets the layers that use it attend further"

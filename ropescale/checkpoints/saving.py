@@ -154,7 +154,8 @@ def write_adapter_base(
     Raises:
         CheckpointError: a file cannot be written.
     """
-    source, base = linkable(saved), folder / BASE
+    source = linkable(saved)
+    base = folder / BASE
     if os.path.lexists(base) and (why := why_not_ours(base)):
         raise CheckpointError(why)
     for path in sorted(folder.rglob(ADAPTER)):

@@ -135,7 +135,9 @@ class Configuration:
         Raises:
             ConfigError: as for :attr:`ropes`.
         """
-        text, ropes, limit = self.text, self.ropes.values(), self.max_length
+        text = self.text
+        ropes = self.ropes.values()
+        limit = self.max_length
         maximum = StatedLength(limit, self._maximum_key)
         trained = max(map(self._trained, ropes), key=_tokens)
         stated = [
@@ -160,7 +162,8 @@ class Configuration:
 
     def _trained(self, rope: Rope) -> StatedLength:
         """Returns a layer type's trained length and what states it."""
-        length, where = rope.original_length, "rope_scaling" if self.text.old else "rope_parameters"
+        length = rope.original_length
+        where = "rope_scaling" if self.text.old else "rope_parameters"
         if self.stated_length is not None:
             return StatedLength(length, "as given")
         inner = f"{where}.{rope.layer_type}" if self.text.is_nested else where
@@ -213,7 +216,8 @@ class Configuration:
         if not ropes:
             raise ConfigError(f"no layer of this {self.model_type} rotates; nothing can be scaled")
         outer = self.whole_type
-        read, path = class_defaults.sections().get(outer), ".".join(self.path)
+        read = class_defaults.sections().get(outer)
+        path = ".".join(self.path)
         if read is not None and path not in read:
             ways = " or ".join(name or "the top level" for name in read) or "no section"
             raise ConfigError(
@@ -273,10 +277,14 @@ class Configuration:
         A length at the top level takes precedence over a length in the parameters, as in transformers. A length that is
         recorded only for one layer type also applies to the other types.
         """
-        name, text = ORIGINAL, self.text
-        top, inner, where = text.stated.get(name), parameters.get(name), "at the top level"
+        name = ORIGINAL
+        text = self.text
+        top = text.stated.get(name)
+        inner = parameters.get(name)
+        where = "at the top level"
         if top is None and parameters["rope_type"] == "longrope":  # Phi-3's class has a top-level default
-            top, where = text.defaults.get(name), f"by {text.model_type}'s default (state it at the top level)"
+            top = text.defaults.get(name)
+            where = f"by {text.model_type}'s default (state it at the top level)"
         if text.per_type:  # tables per layer type ignore the top level
             top = top if inner is None else inner
         if top is not None and inner is not None and top != inner:

@@ -97,7 +97,8 @@ def find_section(config: Json) -> tuple[Path, str]:
     language model's is taken; two that do, or one of another name, are named in a refusal, because their code is not
     known.
     """
-    known, model_type = class_defaults.load(), str(config.get("model_type"))
+    known = class_defaults.load()
+    model_type = str(config.get("model_type"))
     if model_type in known:
         return (("text_config",) if "text" in (known[model_type] or {}) else ()), ""
     usual = next((path for path in _USUAL if isinstance(at(config, path), Mapping)), None)

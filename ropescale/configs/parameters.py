@@ -84,7 +84,8 @@ def _filled(section: Section, key: str, given: Json) -> Parameters:
     Args:
         given: the stated parameters of this layer type; empty if there are none.
     """
-    default, way = section.default(key), section.way(given)
+    default = section.default(key)
+    way = section.way(given)
     parameters = normalised(given or (default if section.defaults.get("fixed") else {**default, "rope_theta": None}))
     if given:
         check_parameters_beside(section, key, parameters)
@@ -119,7 +120,8 @@ def _refuse_null(section: Section, stated: Json, filled: Json) -> None:
         stated: the parameters as stated for a layer type.
         filled: the values that the class fills in.
     """
-    kind, beside = stated["rope_type"], section.stated.get("original_max_position_embeddings")
+    kind = stated["rope_type"]
+    beside = section.stated.get("original_max_position_embeddings")
     read = {
         "rope_theta": True,
         "partial_rotary_factor": kind != "default" or _default_partial(section, filled) is not None,
@@ -148,7 +150,8 @@ def _ignores_partial(section: Section, kind: object, stated: object) -> bool:
     Raises:
         ConfigError: the parameters combine scaling and a partial factor for a type that rotates full heads.
     """
-    partial, ignored = share(stated, kind), section.defaults.get("ignores_partial", ())
+    partial = share(stated, kind)
+    ignored = section.defaults.get("ignores_partial", ())
     if "linear" in ignored:
         return True
     if "default" not in ignored or kind == "proportional" or partial == 1:
@@ -169,7 +172,8 @@ def _refuse_disagreement(section: Section, key: str, new: Json, whole: bool) -> 
         new: the parameters of ``rope_parameters``.
         whole: whether to compare all keys, instead of only those of ``rope_scaling``.
     """
-    left, right = present(normalised(new)), present(normalised(section.old))
+    left = present(normalised(new))
+    right = present(normalised(section.old))
     way = section.way(section.old)
     if whole:
         theta = section.beside(key, THETA_NAMES, way)
@@ -191,7 +195,8 @@ def check_section(section: Section) -> None:
     Raises:
         ConfigError: the message explains the problem and the correction.
     """
-    model_type, family = section.model_type, section.family
+    model_type = section.model_type
+    family = section.family
     if family.positions:
         raise ConfigError(
             f"{model_type} {family.positions}; its frequencies cannot be changed through the configuration"
@@ -216,7 +221,8 @@ def check_section(section: Section) -> None:
 
 def _ignored_forms(section: Section) -> Iterator[tuple[bool, str]]:
     """Yields, for each form of rope parameters that some classes ignore, whether this class does so, and the error."""
-    model_type, own = section.model_type, None if "rope_type" in section.old else section.old.get("type")
+    model_type = section.model_type
+    own = None if "rope_type" in section.old else section.old.get("type")
     kinds = [*(section.default_parameters or section.defaults.get("layer_types", ()))]
     types = ", ".join(kinds)
     for stated in (section.new, section.old):
@@ -260,7 +266,8 @@ def check_parameters_beside(section: Section, key: str, parameters: Json) -> Non
         ("rope_theta", class_defaults.THETA_NAMES),
         ("partial_rotary_factor", class_defaults.PARTIAL_NAMES),
     ):
-        beside, inner = section.beside(key, names), parameters.get(name)
+        beside = section.beside(key, names)
+        inner = parameters.get(name)
         if beside is not None and inner is not None and inner != beside[1]:
             raise ConfigError(
                 f"{name} is {brief(inner)} in rope_parameters ({key} layers), and {beside[0]} is {brief(beside[1])} at "

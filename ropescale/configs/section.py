@@ -142,7 +142,8 @@ class Section:
 
     def fills(self, key: str, way: str) -> Json:
         """Returns the values that the class fills in for a layer type, given the form from :meth:`way`."""
-        default, theta = self.default(key), self.defaults.get("default_theta")
+        default = self.default(key)
+        theta = self.defaults.get("default_theta")
         theta = theta.get(key) if isinstance(theta, Mapping) else theta
         usual = {**default, "rope_theta": default.get("rope_theta", theta) if way == "nothing" else theta}
         return self.defaults.get("beside", {}).get(way, {}).get("fills", {}).get(key, usual)
@@ -175,19 +176,22 @@ class Section:
         Raises:
             ConfigError: the dimension is missing, or the size of transformers' table differs from the rotated slice.
         """
-        partial, kind = parameters.get("partial_rotary_factor"), parameters.get("rope_type")
+        partial = parameters.get("partial_rotary_factor")
+        kind = parameters.get("rope_type")
         is_whole = partial in (None, 1) or self.family.table_of_head_dim
         is_whole = is_whole or (kind == "proportional" and not self.is_known)  # the slice's size before patching
         has_slice = not self.is_known or "qk_rope_head_dim" in self.defaults  # other classes ignore this key
         if has_slice and self.get("qk_rope_head_dim") and is_whole:
-            sliced, stated = self.get("qk_rope_head_dim"), self.get("head_dim")  # MLA rotates a separate slice
+            sliced = self.get("qk_rope_head_dim")
+            stated = self.get("head_dim")  # MLA rotates a separate slice
             if self.family.table_of_head_dim and stated is not None and stated != sliced:
                 raise ConfigError(
                     f"head_dim is {brief(stated)} and qk_rope_head_dim is {brief(sliced)}: {self.model_type} rotates "
                     "qk_rope_head_dim coordinates, and transformers builds its table for head_dim; make them equal"
                 )
             return whole(sliced, "qk_rope_head_dim")
-        stated, default = self.get("head_dim"), self.defaults.get("head_dims", {}).get(key)
+        stated = self.get("head_dim")
+        default = self.defaults.get("head_dims", {}).get(key)
         if default is not None and default != self.defaults.get("head_dim"):  # Gemma 4's larger full-attention heads
             layers = self.stated.get("per_layer_config")
             layers = layers.values() if isinstance(layers, Mapping) else ()
@@ -195,7 +199,8 @@ class Section:
             stated = (heads[0] if heads else self.stated.get("global_head_dim") or default) or stated
         if stated is not None:
             return whole(stated, "head_dim")
-        hidden, heads = self.get("hidden_size"), self.get("num_attention_heads")
+        hidden = self.get("hidden_size")
+        heads = self.get("num_attention_heads")
         if hidden is None or heads is None:
             raise self.missing()
         return whole(hidden, "hidden_size") // whole(heads, "num_attention_heads")
@@ -229,7 +234,8 @@ def normalised(parameters: Json) -> Parameters:
     Raises:
         ConfigError: ``rope_type`` and ``type`` disagree, or are not names.
     """
-    new, old = parameters.get("rope_type"), parameters.get("type")
+    new = parameters.get("rope_type")
+    old = parameters.get("type")
     for kind in (new, old):
         if kind and not is_name(kind):
             raise ConfigError(f"rope_type must be a name such as 'yarn', not {brief(kind)}")

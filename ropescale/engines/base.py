@@ -506,7 +506,8 @@ class Engine(ABC):
 
     def evidence(self, layers: Layers) -> How:
         """Returns the evidence for the engine's behaviour on this model and rope type."""
-        name, kind = layers.whole_type, layers.kind
+        name = layers.whole_type
+        kind = layers.kind
         if layers.configuration.raw.get("auto_map"):  # the checkpoint's own code may run instead
             return "source"
         if layers.lacks_factor and not self.derives_factor:

@@ -154,14 +154,17 @@ def exported(engine: Engine, serving: Serving, schedules: Mapping[str, str]) -> 
         serving: the checkpoint to serve.
         schedules: the spec for each layer type.
     """
-    spelled, draft, is_head = engine.spelled(serving), serving.wanted.draft, serving.wanted.is_head
+    spelled = engine.spelled(serving)
+    draft = serving.wanted.draft
+    is_head = serving.wanted.is_head
     differences = [engine.left(spelled, layers) for layers in spelled.layers]
     if is_head:
         text = "was not checked with draft heads, which run only beside their target"
         differences = [[Difference.unknown(text)] for _ in spelled.layers]
     lost = next((i for i, each in enumerate(differences) if any(found.prevents for found in each)), None)
     commands = engine.serve(serving) if lost is None and not is_head else []
-    notes, flags = (), engine.head if is_head else engine.mtp
+    notes = ()
+    flags = engine.head if is_head else engine.mtp
     if draft and flags:
         beside = "" if serving.is_written else engine.beside
         notes = (f"{engine.name}, {draft}: {flags.format(draft.layers or draft.method)}{beside}",)
@@ -170,7 +173,8 @@ def exported(engine: Engine, serving: Serving, schedules: Mapping[str, str]) -> 
     warnings = [each.warning for each in told if each.warning]
     reason = None
     if not commands and not is_head:
-        layers, reasons = spelled.layers[lost or 0], differences[lost or 0]
+        layers = spelled.layers[lost or 0]
+        reasons = differences[lost or 0]
         why = next((each.warning for each in reasons if each.status in LOST and each.warning), "")
         warnings = [text for text in warnings if text != why]
         because = f": {why}".replace("{s}", "s") if why else ""
@@ -230,7 +234,8 @@ def distance(layers: Layers, differences: Iterable[Difference]) -> Distance:
         return Distance()
     rope = replace(layers.configuration.ropes[layers.key], scaling=layers.parameters)
     own = replace(rope, scaling={**layers.parameters, **changed})
-    wanted, computed = stock_table(rope, layers.length), stock_table(own, layers.length)
+    wanted = stock_table(rope, layers.length)
+    computed = stock_table(own, layers.length)
     pairs = [*zip(computed.inv_freq, wanted.inv_freq)]
     if "switch" in found:
         pairs += zip(wanted.inv_freq, stock_table(rope, rope.original_length).inv_freq)

@@ -83,7 +83,8 @@ class LlamaCppEngine(Engine):
 
     def remaining(self, serving: Serving, layers: Layers) -> Iterator[Difference]:
         """Yields the differences that remain with the commands of :meth:`serve`."""
-        route, of_file = route_of(serving), list(converted(layers))
+        route = route_of(serving)
+        of_file = list(converted(layers))
         if route is None:
             yield from _refused(serving, layers)
         elif route in ("converted", "patched"):
@@ -97,7 +98,8 @@ class LlamaCppEngine(Engine):
                 text = f"uses the theta of {full.key} for {layers.key} as well"
                 yield Difference("theta", "recomputed", theta, text)
             if route == "options" and layers.kind == "yarn":
-                usual, asked = temperature(layers.parameters["factor"]), layers.attention_factor
+                usual = temperature(layers.parameters["factor"])
+                asked = layers.attention_factor
                 if not math.isclose(asked, usual, rel_tol=1e-6) and not _corrected(layers, usual):
                     yield Difference.recomputed_scale(asked, usual)
                 if not layers.is_truncated:
@@ -114,7 +116,8 @@ def _spec(serving: Serving) -> tuple[str, ...]:
     layers = serving.layers[0]
     if serving.source.spec or layers.key != ALL_LAYERS or layers.kind != "longrope" or layers.changes_with_length:
         return serving.source.spec
-    factors, scale = list(layers.parameters["long_factor"]), layers.attention_factor
+    factors = list(layers.parameters["long_factor"])
+    scale = layers.attention_factor
     table = json.dumps({"name": "table", "factors": factors, "attention_factor": scale})
     vendors = ("--replace-scaling",) if serving.is_vendors else serving.source.scaled and ("--replace-scaling",)
     return ("--schedule", table, "--target-length", str(serving.length), *vendors)
@@ -187,7 +190,9 @@ def options(serving: Serving) -> list[str] | None:
     the file's keys, and sliding-window layers use only the numbers in the keys.
     """
     layers = next((layer for layer in serving.layers if layer.kind != "default"), serving.layers[0])
-    parameters, name, kind = layers.parameters, architecture(layers), layers.kind
+    parameters = layers.parameters
+    name = architecture(layers)
+    kind = layers.kind
     if name is None or kind not in KINDS or name in known.OUT_OF_REACH:
         return None
     if layers.key != ALL_LAYERS:  # the keys must affect only these layers
@@ -212,7 +217,8 @@ def options(serving: Serving) -> list[str] | None:
 
 def _corrected(layers: Layers, computed: float) -> dict[str, str]:
     """Returns the key that corrects the attention factor, or an empty dict if it is correct or cannot be corrected."""
-    correction, name = layers.attention_factor / computed, architecture(layers)
+    correction = layers.attention_factor / computed
+    name = architecture(layers)
     is_alone = layers.key == ALL_LAYERS or name in known.SLIDING_SHARES_THETA
     if math.isclose(correction, 1, rel_tol=1e-6) or name in known.OWN_SOFTMAX_SCALE or not is_alone:
         return {}
@@ -236,7 +242,8 @@ def _refused(serving: Serving, layers: Layers) -> Iterator[Difference]:
 
 def architecture(layers: Layers) -> str | None:
     """Returns the architecture that the model type has in a GGUF file, or None if it, or the class, is unknown."""
-    name, stated = model_code.architecture(layers), layers.configuration.raw.get("architectures")
+    name = model_code.architecture(layers)
+    stated = layers.configuration.raw.get("architectures")
     if stated and stated == layers.section.get("architectures", stated) and name not in load()["architectures"]:
         return None
     of_wrapper = known.OF_WRAPPERS.get(layers.whole_type, {})
@@ -260,7 +267,9 @@ def converted(layers: Layers) -> Iterator[Difference]:
 
 def written(layers: Layers) -> str | None:
     """Returns what the converter writes otherwise (see :data:`PATH`), or None if that is not known."""
-    types, inner, rope = load()["types"], layers.model_type, layers.rope
+    types = load()["types"]
+    inner = layers.model_type
+    rope = layers.rope
     renamed = inner if is_in_transformers(inner) else known.SAME_CLASS.get(str(model_code.architecture(layers)), "")
     names = (f"{layers.whole_type}/{inner}", layers.whole_type, inner.removesuffix("_text"), renamed)
     entry = next((types[name] for name in names if name in types), None)
@@ -276,15 +285,18 @@ def written(layers: Layers) -> str | None:
 
 def _written(layers: Layers) -> Iterator[Difference]:
     """Yields the difference between the keys that the converter writes and the configuration."""
-    name, found = architecture(layers), written(layers)
+    name = architecture(layers)
+    found = written(layers)
     if name is None:
         yield Difference.stops(computes="the converter stops")
     elif found is None:
         yield Difference.unknown(f"its converter was not checked with {layers.kind} for {layers.model_type}")
     elif found:
-        what, computes = f"{layers.kind} scaling", BASE_ROPE
+        what = f"{layers.kind} scaling"
+        computes = BASE_ROPE
         if found == "theta":
-            what, computes = "rope_theta", "another theta"
+            what = "rope_theta"
+            computes = "another theta"
         text = f"its converter writes no {what} for {layers.model_type}"
         yield Difference("frequencies", "dropped", computes, text)
     elif name == "gptneox" and unread_by_v4(layers.configuration):
@@ -294,8 +306,11 @@ def _written(layers: Layers) -> Iterator[Difference]:
 
 def _computed(layers: Layers) -> Iterator[Difference]:
     """Yields the differences in what llama.cpp computes from a converted file's keys."""
-    kind, name, stated = layers.kind, architecture(layers), layers.parameters
-    head, turning = layers.rope.head_dim, layers.rope.rotary_dim
+    kind = layers.kind
+    name = architecture(layers)
+    stated = layers.parameters
+    head = layers.rope.head_dim
+    turning = layers.rope.rotary_dim
     if layers.lacks_original and ORIGINAL not in layers.section:
         text = "its converter stops, or takes 8,192 tokens, because config.json states no original length"
         yield Difference("frequencies", "recomputed", "from another length", text)
@@ -307,7 +322,8 @@ def _computed(layers: Layers) -> Iterator[Difference]:
     if kind == "longrope" and layers.changes_with_length:
         yield replace(Difference.one_list(), value="once, by the context's size (-c)")
     if kind == "yarn":
-        asked, computed = layers.attention_factor, converted_attention_factor(layers)
+        asked = layers.attention_factor
+        computed = converted_attention_factor(layers)
         if not math.isclose(asked, computed, rel_tol=1e-6):
             yield Difference.recomputed_scale(asked, computed)
         if not layers.is_truncated:
@@ -330,7 +346,8 @@ def _computed(layers: Layers) -> Iterator[Difference]:
 
 def converted_attention_factor(layers: Layers) -> float:
     """Returns the multiplier of cos and sin that llama.cpp computes under yarn for a converted file."""
-    name, factor = architecture(layers), layers.parameters["factor"]
+    name = architecture(layers)
+    factor = layers.parameters["factor"]
     weight = layers.parameters.get("mscale_all_dim") or 0.0
     under = weight if name in known.READS_LOG_MULTIPLIER else 0.0
     return temperature(factor, under if name == "deepseek2" and under else 1.0) / temperature(factor, under)
@@ -338,7 +355,9 @@ def converted_attention_factor(layers: Layers) -> float:
 
 def converted_softmax_scale(layers: Layers) -> Iterator[Difference]:
     """Yields the differences in the softmax scale of DeepSeek's attention (deepseek2.cpp)."""
-    stated, name, kind = layers.parameters, architecture(layers), layers.kind
+    stated = layers.parameters
+    name = architecture(layers)
+    kind = layers.kind
     asked = softmax_factor(replace(layers.rope, scaling=stated)) if layers.is_mla else 1.0
     if name in known.OWN_SOFTMAX_SCALE and kind in ("linear", "yarn"):
         weight = stated.get("mscale_all_dim") if kind == "yarn" and name == "deepseek2" else None

@@ -115,7 +115,8 @@ def _changes(serving: Serving) -> Data:
 
 def _own_keys(layers: Layers) -> Json:
     """Returns the rope parameters from which mlx-lm computes the requested attention factor."""
-    asked, stated = layers.attention_factor, layers.parameters
+    asked = layers.attention_factor
+    stated = layers.parameters
     if layers.kind == "longrope" and asked >= 1 and not _has_scale(layers) and _takes_original(layers):
         # mlx-lm computes sqrt(1 + ln(max / original) / ln original), and uses the long list at every length
         return {**stated, "original_max_position_embeddings": float(layers.configuration.max_length ** (asked**-2))}
@@ -169,7 +170,9 @@ def _code(layers: Layers) -> str:
 
 def _entry(layers: Layers) -> Mapping[str, Any] | None:
     """Returns what is known of the code that runs the model, or None."""
-    types, whole, inner = load()["types"], layers.whole_type, layers.model_type
+    types = load()["types"]
+    whole = layers.whole_type
+    inner = layers.model_type
     found = types.get(f"{whole}/{inner}") or types.get(whole)
     if found is None:
         return types.get(_code(layers)) if whole == inner else None
@@ -184,7 +187,8 @@ def built(layers: Layers, kind: str, dialect: str = "") -> str | None:
 
 def _lost(layers: Layers) -> Iterator[Difference]:
     """Yields the difference in the frequencies or theta, if there is one."""
-    code, kind = _code(layers), layers.kind
+    code = _code(layers)
+    kind = layers.kind
     if code not in load()["modules"]:
         yield Difference.stops(computes="stops: no code for this model")
         return
@@ -231,7 +235,8 @@ def _missing(layers: Layers) -> str:
 
 def _other_numbers(layers: Layers) -> Iterator[Difference]:
     """Yields the differences other than those in the frequencies."""
-    kind, asked = layers.kind, layers.attention_factor
+    kind = layers.kind
+    asked = layers.attention_factor
     if layers.lacks_original:
         text = "takes an original length of its own, because config.json states none"
         yield Difference("original length", "recomputed", "its own", text)

@@ -29,8 +29,11 @@ class SGLangEngine(vllm.VLLMEngine):
 
     def in_its_own_code(self, layers: Layers) -> Iterator[Difference]:
         """Yields the differences of the engine's own model code."""
-        kind, name, stated = layers.kind, layers.model_type, layers.parameters
-        known, runs = load()[self.key], architecture(layers)
+        kind = layers.kind
+        name = layers.model_type
+        stated = layers.parameters
+        known = load()[self.key]
+        runs = architecture(layers)
         if (name, layers.key) == ("deepseek_v4", "main") and kind != "default":
             yield Difference.base_rope(f"never scales the {layers.key} layers of {name}")
             return
@@ -78,7 +81,8 @@ class SGLangEngine(vllm.VLLMEngine):
         if serving.stored.path and entry.get("whole"):  # it reads the rope parameters outside of their section
             for inner in [*told.values()]:
                 told |= inner
-        given, stored = told.get("rope_parameters"), serving.stored.section
+        given = told.get("rope_parameters")
+        stored = serving.stored.section
         before = stored.get("rope_parameters") or stored.get("rope_scaling")
         is_flat = serving.layers[0].key == ALL_LAYERS
         if is_flat and isinstance(given, Mapping) and isinstance(before, Mapping):

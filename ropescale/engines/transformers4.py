@@ -88,7 +88,8 @@ class Transformers4Engine(Engine):
 
 def lacked_type(configuration: Configuration) -> str:
     """Returns the model type that keeps transformers 4 from loading a model; else ""."""
-    whole, model_type = configuration.whole_type, configuration.model_type
+    whole = configuration.whole_type
+    model_type = configuration.model_type
     if whole in LACKED:
         return whole
     known = {whole, model_type} & TYPES or not is_in_transformers(model_type)
@@ -102,7 +103,8 @@ def is_met(configuration: Configuration) -> bool:
 
 def _in_no_version(layers: Layers) -> Iterator[Difference]:
     """Yields why no version of transformers 4 computes these frequencies, with the most important reason first."""
-    kind, model_type = layers.kind, layers.model_type
+    kind = layers.kind
+    model_type = layers.model_type
     if name := lacked_type(layers.configuration):
         yield Difference.stops(f"lacks {name}, which came with transformers 5", "stops: no such model type")
     if not _has_keys(layers):

@@ -17,7 +17,8 @@ _CAME_WITH_5_21 = ("dots3_note_text", "lfm3")
 
 def lacked(layers: Layers) -> str:
     """Returns the type or the class of the model for which transformers has no code, or "" if it has both."""
-    types, name = (layers.whole_type, layers.model_type), architecture(layers) or ""
+    types = (layers.whole_type, layers.model_type)
+    name = architecture(layers) or ""
     if missing := next((each for each in types if not is_in_transformers(each)), ""):
         return "" if types == _READ_AS_DEEPSEEK_V3 else missing
     is_usual = name.endswith("Classification") or name in load()["architectures"].values()

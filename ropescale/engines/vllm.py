@@ -80,7 +80,10 @@ class VLLMEngine(Engine):
 
     def in_its_own_code(self, layers: Layers) -> Iterator[Difference]:
         """Yields the differences of the engine's own model code."""
-        kind, name, stated, length = layers.kind, layers.model_type, layers.parameters, layers.rope.original_length
+        kind = layers.kind
+        name = layers.model_type
+        stated = layers.parameters
+        length = layers.rope.original_length
         if kind != "default" and ((name, layers.key) in _PLAIN or architecture(layers) in _UNSCALED):
             where = "layers" if layers.key == ALL_LAYERS else f"{layers.key} layers"
             yield Difference.base_rope(f"never scales the {where} of {name}")
@@ -95,7 +98,8 @@ class VLLMEngine(Engine):
             if layers.changes_with_length:
                 yield Difference.one_list()
         if kind == "yarn":
-            asked, usual = layers.attention_factor, temperature(layers.factor)
+            asked = layers.attention_factor
+            usual = temperature(layers.factor)
             overwrites = layers.is_mla and name not in MLA_BUT_PLAIN
             if name == "deepseek_v4":  # it sets mscale and mscale_all_dim to 0 (models/deepseek_v4/common/rope.py)
                 if not math.isclose(asked, 1.0):
@@ -171,7 +175,8 @@ class VLLMEngine(Engine):
         parameters = layers.parameters
         if layers.kind == "dynamic" and not {"alpha", "max_trained_positions"} & parameters.keys():
             return {**parameters, "max_trained_positions": layers.rope.original_length}
-        scale, original = layers.attention_factor, layers.rope.original_length
+        scale = layers.attention_factor
+        original = layers.rope.original_length
         if layers.kind == "longrope" and not math.isclose(longrope_scale(layers, positions), scale):
             mscales = {"short_mscale": scale, "long_mscale": scale}
             return {**parameters, "original_max_position_embeddings": original, **mscales}
@@ -232,7 +237,8 @@ def overwritten(layers: Layers) -> Iterator[Difference]:
 
 def own_longrope_scale(layers: Layers) -> Iterator[Difference]:
     """Yields the difference in the attention factor that vLLM and SGLang compute under longrope, if there is one."""
-    asked, computed = layers.attention_factor, longrope_scale(layers, layers.length)
+    asked = layers.attention_factor
+    computed = longrope_scale(layers, layers.length)
     if not layers.is_mla and not math.isclose(asked, computed):
         yield Difference.recomputed_scale(asked, computed, of_lengths=True)
 

@@ -225,7 +225,8 @@ def _array_size(data: memoryview, start: int) -> int:
     from gguf import GGUFReader, GGUFValueType
 
     number, count = struct.unpack_from("<IQ", data, start)
-    kind, end = GGUFValueType(number), start + 12
+    kind = GGUFValueType(number)
+    end = start + 12
     if kind in GGUFReader.gguf_scalar_to_np:
         end += count * GGUFReader.gguf_scalar_to_np[kind]().itemsize
     elif kind == GGUFValueType.STRING and count <= _MOST_ITEMS:

@@ -155,7 +155,8 @@ def config_of(model: GgufModel) -> Data:
     length = model.number("context_length", None)
     if length is None:
         raise ConfigError(f"{model.path} lacks {model.architecture}.context_length")
-    width, theta = _rotary_dim(model), float(model.number("rope.freq_base", 10000.0))
+    width = _rotary_dim(model)
+    theta = float(model.number("rope.freq_base", 10000.0))
     scaling = _scaling(model, Rope(width, theta, max(int(length), 1)))
     if model.is_ours and scaling.get("rope_type") == "linear":  # we write the new context as context_length
         scaling["original_max_position_embeddings"] = round(length / float(str(scaling["factor"])))
@@ -175,7 +176,8 @@ def _rotary_dim(model: GgufModel) -> int:
     """
     stated = model.number("rope.dimension_count", model.number("attention.key_length", None))
     if stated is None:
-        width, heads = model.number("embedding_length", None), model.number("attention.head_count", None)
+        width = model.number("embedding_length", None)
+        heads = model.number("attention.head_count", None)
         if not (width and heads):
             raise ConfigError(
                 f"{model.path} lacks {model.architecture}.rope.dimension_count (or embedding_length and "
@@ -194,8 +196,11 @@ def _rotary_dim(model: GgufModel) -> int:
 
 def _scaling(model: GgufModel, rope: Rope) -> Data:
     """Returns the vendor's scaling as rope parameters, with one factor per pair if no other rope type describes it."""
-    factor, extra = model.factor, model.number("rope.scaling.attn_factor", 1.0)
-    kind, name, tables = model.get("rope.scaling.type") or "linear", model.architecture, model.tables
+    factor = model.factor
+    extra = model.number("rope.scaling.attn_factor", 1.0)
+    kind = model.get("rope.scaling.type") or "linear"
+    name = model.architecture
+    tables = model.tables
     recorded = model.number("rope.scaling.original_context_length", None)
     original = {} if recorded is None else {"original_max_position_embeddings": recorded}
     if alpha := model.number("rope.scaling.alpha", None):
@@ -203,7 +208,8 @@ def _scaling(model: GgufModel, rope: Rope) -> Data:
     # llama.cpp's divisors beyond (long) and up to (short) the original length; a single table serves as both
     long = short = tables.get(FREQS) if name in known.TAKES_FREQS | known.LEFT_OUT else None
     if name in known.TAKES_LISTS and (kind == "longrope" or name in known.LISTS_OF_ANY_TYPE):
-        long, short = tables.get(LONG), tables.get(SHORT)
+        long = tables.get(LONG)
+        short = tables.get(SHORT)
     turning = _turning(long) if long is short and factor == 1 else None
     if turning is not None and extra == 1:
         return {"rope_type": "proportional", "partial_rotary_factor": partial_factor(rope, turning)}

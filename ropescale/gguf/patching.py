@@ -155,7 +155,9 @@ def _refuse_existing(path: Path) -> None:
 
 def _remarks(model: GgufModel, plan: Plan, route: Route) -> tuple[list[str], list[str]]:
     """Returns notes on sliding-window layers, and warnings about other settings that affect the result."""
-    name, notes, warnings = model.architecture, [], []
+    name = model.architecture
+    notes = []
+    warnings = []
     unchanged = known.SLIDING_UNSCALED
     if route.kind == "none":  # a theta alone
         unchanged = known.SLIDING_SHARES_SCALE | known.SLIDING_HAS_THETA

@@ -135,8 +135,10 @@ def refusal(architecture: str, keys: Keys, parameters: Json, rope: Rope, length:
 
 def _by_formula(model: GgufModel, goal: Goal) -> Route | None:
     """Returns the route by a theta, linear or yarn, or None if no formula of llama.cpp gives the table."""
-    rope, table = goal.rope, goal.table
-    theta, factor = goal.number("rope_theta", rope.theta), goal.number("factor", 1.0)
+    rope = goal.rope
+    table = goal.table
+    theta = goal.number("rope_theta", rope.theta)
+    factor = goal.number("factor", 1.0)
     candidates = [(theta, 1.0), (theta, factor)]
     turning = [(i, f) for i, f in enumerate(table.inv_freq) if f]
     if len(turning) > 1 and turning[0][0] == 0:  # the table may follow from another theta, as for frozen dynamic NTK
@@ -165,13 +167,15 @@ def _by_table(model: GgufModel, goal: Goal) -> Route:
     Raises:
         ScheduleError: llama.cpp does not apply per-pair factors for this architecture.
     """
-    rope, factors = goal.rope, divisors(goal.table.inv_freq, goal.rope)
+    rope = goal.rope
+    factors = divisors(goal.table.inv_freq, goal.rope)
     if model.architecture in known.TAKES_FREQS:
         return Route(f"one factor per pair ({FREQS})", _keys("none", rope.theta), {FREQS: factors})
     if model.architecture in known.TAKES_LISTS:
         keys = _keys("longrope", rope.theta, rope.original_length)
         return Route("one factor per pair (rope_factors_long and _short)", keys, {LONG: factors, SHORT: factors})
-    schedule, name = goal.schedule, model.architecture
+    schedule = goal.schedule
+    name = model.architecture
     text = f"{label_of(schedule)} needs per-pair factors, and llama.cpp does not apply them in {name}"
     if isinstance(schedule, Yarn) and schedule.truncate:
         plain = "write plain yarn and start llama.cpp with"
@@ -195,7 +199,8 @@ def _two_lists(model: GgufModel, goal: Goal) -> Route:
     Raises:
         ScheduleError: the schedule has more than two tables, or the architecture does not use two lists.
     """
-    schedule, rope = goal.schedule, goal.rope
+    schedule = goal.schedule
+    rope = goal.rope
     trained = rope.original_length
     short, long, far = (compute(schedule, rope, length) for length in (trained, trained + 1, 8 * trained))
     varying = far != long or short.attention_scale != long.attention_scale

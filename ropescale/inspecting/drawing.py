@@ -107,7 +107,8 @@ def _curve(axes: Axes, pairs: Sequence[Pair], field: str, **style: Any) -> None:
 
 def _lengths(axes: Axes, geometries: Sequence[Geometry]) -> None:
     """Marks the trained length (or the attention window), and every target length."""
-    window, trained = geometries[0].window, geometries[0].rope.original_length
+    window = geometries[0].window
+    trained = geometries[0].rope.original_length
     if window and window < trained:
         _level(axes, window, f"window {window:,}", "--")
     else:

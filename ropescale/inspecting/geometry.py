@@ -98,7 +98,8 @@ class Geometry:
         ]
         if self.frequencies is None:
             return pairs
-        new, length = self.frequencies, self.seen(self.target_length or self.rope.original_length)
+        new = self.frequencies
+        length = self.seen(self.target_length or self.rope.original_length)
         divisors = []
         for b, f in zip(before, new.inv_freq):
             stopped = math.inf if b else math.nan  # NaN for a pair that never turned

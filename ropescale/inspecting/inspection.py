@@ -176,7 +176,10 @@ def compare(
         raise ScheduleError("no schedule is given; name one, such as yarn:factor=4")
     # A target length is also useful without a factor, as the length to inspect at.
     check_taken(parsed, replace(request, target_length=None))
-    opened, unique, made, files = _opened(model, revision), distinct(parsed), dict[str, Inspection](), {}
+    opened = _opened(model, revision)
+    unique = distinct(parsed)
+    made = dict[str, Inspection]()
+    files = {}
     for spec in unique:
         name = spelled_out(spec)
         with of_several(spec, len(unique)):
@@ -215,9 +218,12 @@ def _inspected(model: object, opened: Opened | None, request: Request) -> Inspec
         before = now if stays else _read(stored.original(request.on_top), request)
     plan = _plan(before, request)
     geometries = _geometries(now, before, plan, request.target_length or (_meant_for(files) if stays else None))
-    name, warnings, lengths = type(model).__name__, list[str](), now.lengths
+    name = type(model).__name__
+    warnings = list[str]()
+    lengths = now.lengths
     if opened is not None:
-        name, adapter = str(model), opened[1]
+        name = str(model)
+        adapter = opened[1]
         # Patching with the schedule removes the pitfall of transformers 5's keys.
         warnings += [each for each in traps(now, files) if stays or each != ONLY_V5_KEYS]
         if adapter is not None:
@@ -257,7 +263,8 @@ def _geometries(
     """
     geometries = []
     for key, there in now.ropes.items():
-        rope, layer = before.ropes[key], plan.layers.get(key) if plan else None
+        rope = before.ropes[key]
+        layer = plan.layers.get(key) if plan else None
         geometry = Geometry(
             key,
             rope,
@@ -266,12 +273,14 @@ def _geometries(
             window=window_of(now, key),
         )
         if plan and layer:
-            table, varies = layer.table(plan.length), length_dependent(layer.schedule)
+            table = layer.table(plan.length)
+            varies = length_dependent(layer.schedule)
             geometry = replace(
                 geometry, rope=layer.rope, schedule=describe(layer.schedule), frequencies=table, varies=varies
             )
         elif rope.is_scaled:
-            length, varies = target_length or now.meant_length, length_dependent(from_rope_parameters(rope)[0])
+            length = target_length or now.meant_length
+            varies = length_dependent(from_rope_parameters(rope)[0])
             table = stock_table(rope, length)
             geometry = replace(geometry, schedule="as-is", frequencies=table, target_length=length, varies=varies)
         geometries.append(geometry)
@@ -304,7 +313,8 @@ def traps(configuration: Configuration, files: Files) -> list[str]:
 def _scaling_traps(configuration: Configuration, patched: bool) -> Iterator[str]:
     name = "original_max_position_embeddings"
     for rope in configuration.ropes.values():
-        kind, where = rope.kind, f" ({rope.layer_type})" if rope.layer_type else ""
+        kind = rope.kind
+        where = f" ({rope.layer_type})" if rope.layer_type else ""
         if not rope.is_scaled:
             continue
         if not patched:
@@ -333,11 +343,14 @@ def _limit_traps(configuration: Configuration, files: Files) -> Iterator[str]:
     lengths = configuration.lengths
     if doubt := lengths.doubt(on_top=False) or lengths.doubt(on_top=True):
         yield f"{doubt}; a patch that depends on it asks for the original length"
-    text, longest, meant = configuration.section, configuration.max_length, _meant_for(files)
+    text = configuration.section
+    longest = configuration.max_length
+    meant = _meant_for(files)
     what = "max_position_embeddings"
     if meant is not None and meant != longest:
         yield f"this checkpoint was extended to {meant:,} tokens (ropescale.json), but {what} is {longest:,}"
-        longest, what = meant, "the target length"
+        longest = meant
+        what = "the target length"
     limit = files.get("tokenizer_config.json", {}).get("model_max_length")
     if is_number(limit) and limit < longest:
         shown = f"{limit:.0f}" if isinstance(limit, float) else brief(limit)

@@ -173,7 +173,8 @@ class Patch:
         except Exception as error:
             reason = " ".join(f"{type(error).__name__}: {error}".split())  # transformers' message has several lines
             raise ConfigError(f"transformers refuses this schedule for {self._config.model_type}: {reason}") from error
-        config, old = whole.get_text_config(decoder=True), self._config
+        config = whole.get_text_config(decoder=True)
+        old = self._config
         if getattr(old, "layer_rope_theta", None) and _theta(old) != _theta(config):
             raise ConfigError(  # granite_swa looks up its tables by theta in a separate list
                 f"{old.model_type} keeps a theta per layer in layer_rope_theta, so rope_theta cannot be changed for "
@@ -187,7 +188,8 @@ class Patch:
             ModuleState.of(fresh).put_into(module)
             keep_float32(module)
         for module in self._model.modules():  # DeepSeek's classes multiply the softmax scale by mscale^2 when built
-            wanted, present = softmax_scale(module, config), softmax_scale(module, old)
+            wanted = softmax_scale(module, config)
+            present = softmax_scale(module, old)
             if wanted is not None and wanted != present:
                 self._set(module, "scaling", wanted)
         targets = {id(each): each for each in (old, *map(whole_config, modules.values()))}
@@ -205,7 +207,8 @@ class Patch:
         """Makes length-dependent tables a pure function of the input, or freezes them at ``length``."""
         self._remember(module)
         for key in layer_keys(module):
-            layer, tables = self.plan.layers.get(key), followed(module).get(key)  # of an older patch
+            layer = self.plan.layers.get(key)
+            tables = followed(module).get(key)  # of an older patch
             if tables is None and varies(module, key):
                 tables = partial(built_table, module, rope_type_of(module, key), key)
             elif tables is None and layer and length_dependent(layer.schedule):
@@ -216,7 +219,8 @@ class Patch:
                     # One table at every length: stock's update would only recompile a compiled model's second call.
                     _disable_stock_update(module, key)
                 continue
-            self.length_dependent, self.frozen_at = length is None, length
+            self.length_dependent = length is None
+            self.frozen_at = length
             if length is None and is_longrope:
                 continue  # stock uses only the current positions; dynamic remembers earlier ones
             _disable_stock_update(module, key)

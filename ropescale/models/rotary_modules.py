@@ -198,7 +198,8 @@ def built_table(module: nn.Module, kind: str, key: str, length: int) -> Table:
 def is_stock(module: nn.Module, stock: nn.Module) -> bool:
     """Whether a module's tables equal a stock module's, up to rounding by a cast or another device."""
     for key in layer_keys(module):
-        ours, theirs = _at_rest(module, key), _at_rest(stock, key)
+        ours = _at_rest(module, key)
+        theirs = _at_rest(stock, key)
         if ours.shape != theirs.shape or live_table(module, key)[1] != live_table(stock, key)[1]:
             return False
         roundings = (theirs.to(dtype).float() for dtype in (torch.float32, torch.bfloat16, torch.float16))

@@ -241,7 +241,8 @@ def names_of(files: Mapping[str, str]) -> dict[str, str]:
     Args:
         files: the file of each schedule, by label. Schedules from the same file get no name.
     """
-    paths, names = Counter(files.values()), dict[str, str]()
+    paths = Counter(files.values())
+    names = dict[str, str]()
     for label, file in files.items():
         if paths[file] == 1:
             ends = ["/".join(Path(file).parts[-count:]) for count in (1, 2)]

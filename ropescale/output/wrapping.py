@@ -67,7 +67,8 @@ def _fitted_block(block: Block, width: int) -> str:
 
 def _wrapped(table: Grid, width: int) -> Grid:
     """Narrows text columns until the table fits, the widest first; numbers stay on one line."""
-    widths, least = table.widths, _least(table)
+    widths = table.widths
+    least = _least(table)
     while _across(widths) > width:
         wide = [i for i, size in enumerate(widths) if size > least[i]]
         if not wide:

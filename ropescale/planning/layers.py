@@ -161,7 +161,9 @@ def window_of(configuration: Configuration, layer_type: str) -> int | None:
 
 def _layer_types(layers: str, configuration: Configuration) -> list[str]:
     """Returns the layer types that ``full``, ``all`` or a layer type selects."""
-    ropes, section, window = configuration.ropes, configuration.section, configuration.family.window
+    ropes = configuration.ropes
+    section = configuration.section
+    window = configuration.family.window
     if layers == "all":
         return list(ropes)
     if layers in ropes:
@@ -180,7 +182,8 @@ def _layer_types(layers: str, configuration: Configuration) -> list[str]:
         )
     full = [key for key in ropes if not is_windowed(key)]
     # A list per layer (0: no rotation) may leave only sliding-window layers (Granite SWA, SmolLM 3).
-    rotating, kinds = section.get("layer_rope_theta") or section.get("no_rope_layers"), section.get("layer_types")
+    rotating = section.get("layer_rope_theta") or section.get("no_rope_layers")
+    kinds = section.get("layer_types")
     rotating = rotating if isinstance(rotating, list) else []
     kinds = kinds if isinstance(kinds, list) and len(kinds) == len(rotating) else []
     only_windowed = {is_windowed(str(kind)) for kind, theta in zip(kinds, rotating) if theta} == {True}
@@ -261,7 +264,8 @@ def scaling_of(layers: Mapping[str, PlannedLayer], configuration: Configuration,
     Raises:
         ScheduleError: the model's class supports only theta, or no length gives the attention scale that it derives.
     """
-    family, parameters = configuration.family, {}
+    family = configuration.family
+    parameters = {}
     for key, layer in layers.items():
         form = parameters_of(layer, length, family)
         if form is None and family.takes_only_theta:  # applies in memory as well as to a file
@@ -288,7 +292,8 @@ def scaling_of(layers: Mapping[str, PlannedLayer], configuration: Configuration,
 
 def parameters_of(layer: PlannedLayer, length: int, family: Family) -> Parameters | None:
     """Returns a layer's rope parameters: the native form, or one factor per pair; None if neither is possible."""
-    native, rope = getattr(layer.schedule, "rope_parameters", None), layer.rope
+    native = getattr(layer.schedule, "rope_parameters", None)
+    rope = layer.rope
     form = native(rope) if callable(native) else None
     kind = str(form["rope_type"]) if isinstance(form, Mapping) else ""
     odd = kind == "yarn" and rope.rotary_dim % 2  # transformers cannot build half a pair
@@ -332,7 +337,8 @@ def why_unsavable(
     """Returns why no configuration file can express these schedules, or None; the ways out are not tried yet."""
     family = configuration.family
     for layer in layers.values():
-        label, scale = label_of(layer.schedule), layer.table(length).attention_scale
+        label = label_of(layer.schedule)
+        scale = layer.table(length).attention_scale
         if length_dependent(layer.schedule) and parameters_of(layer, length, family) is None:
             return ScheduleError(
                 f"{label} changes its frequencies with the length, which no configuration file can express",

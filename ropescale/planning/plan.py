@@ -103,7 +103,8 @@ class Plan:
 
     def label(self, layer_type: str) -> str:
         """Returns a layer type's schedule with the scaling beneath it: ``linear:factor=2 on yarn x32 of 4096``."""
-        label, beneath = self.layers[layer_type].label, self.beneath.get(layer_type)
+        label = self.layers[layer_type].label
+        beneath = self.beneath.get(layer_type)
         return f"{label} on {beneath}" if beneath else label
 
 
@@ -165,7 +166,8 @@ def _planned(config: Json, request: Request) -> Plan:
     given = {"factor": request.factor, "target_length": request.target_length, "overrides": request.overrides}
     layers = {}
     for key, rope in base_geometry(original, chosen, request).items():
-        now, spec = original.ropes[key], chosen[key]
+        now = original.ropes[key]
+        spec = chosen[key]
         kept = vendors.kept_fields(spec, now, request.overrides) if request.replace_scaling else {}
         layers[key] = PlannedLayer(now, rope, resolve(spec.with_fields(**kept), rope, **given), request.freeze_at)
     # Check idle schedules before the length, so that the error names the first cause.
@@ -288,7 +290,8 @@ def _refuse_moved(
             )
     planned = after.ropes
     for key in before.ropes.keys() - layers.keys():
-        rope, new = before.ropes[key], planned[key]
+        rope = before.ropes[key]
+        new = planned[key]
         from_rope_parameters(rope)  # raises an error for an unknown rope type
         kind = rope.kind
         if kind not in ("yarn", "dynamic", "longrope"):
@@ -378,7 +381,8 @@ def _notes_on_start(
     configuration: Configuration, layers: Mapping[str, PlannedLayer], request: Request
 ) -> Iterator[str]:
     """Yields notes on the configuration's lengths, on unchanged layers and on replaced scaling."""
-    ropes, kinds = configuration.ropes, configuration.layer_types
+    ropes = configuration.ropes
+    kinds = configuration.layer_types
     if ALL_LAYERS in ropes and len(kinds) > 1 and any(map(is_windowed, kinds)):
         yield "this model keeps one table for all its layers, so the sliding-window layers change as well"
     rope = next(iter(ropes.values()))

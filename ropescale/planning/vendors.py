@@ -55,7 +55,9 @@ def remarks(
         named: the fields that the user named beside the spec.
         length: the new context in tokens.
     """
-    kept, lost, kinds = {}, {}, {}
+    kept = {}
+    lost = {}
+    kinds = {}
     for key, layer in layers.items():
         ours = innermost(layer.requested)
         kinds[layer.current.kind] = None

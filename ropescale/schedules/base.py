@@ -89,7 +89,8 @@ class BuiltIn:
             value = check_value(f"{self.name}: {name}", field.hint, getattr(self, name), field.limits)
             object.__setattr__(self, name, value)  # a tuple instead of a list keeps the schedule hashable
         for one, next_one in pairwise(self.falling):
-            high, low = getattr(self, one), getattr(self, next_one)
+            high = getattr(self, one)
+            low = getattr(self, next_one)
             if high < low:
                 raise ScheduleError(f"{self.name}: {one} is {high} and {next_one} is {low}; {one} must not be smaller")
 
@@ -171,7 +172,8 @@ def build(cls: type, fields: Json) -> Schedule:
     Raises:
         ScheduleError: a field is missing, or the class raises an error.
     """
-    label, make = label_of(cls), cast("Callable[..., Schedule]", cls)
+    label = label_of(cls)
+    make = cast("Callable[..., Schedule]", cls)
     known = parameters(cls) if dataclasses.is_dataclass(cls) else {}
     for field in known.values():
         if field.required and field.name not in fields:
@@ -181,7 +183,8 @@ def build(cls: type, fields: Json) -> Schedule:
     except ScheduleError:
         raise
     except Exception as error:
-        given, reason = brief(fields), cut(str(error), 300)
+        given = brief(fields)
+        reason = cut(str(error), 300)
         raise ScheduleError(f"{label}({given}) could not be created: {type(error).__name__}: {reason}") from error
 
 

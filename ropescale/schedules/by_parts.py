@@ -168,9 +168,11 @@ def ramp(rope: Rope, beta_fast: float, beta_slow: float, truncate: bool) -> list
 
 def ramp_ends(rope: Rope, beta_fast: float, beta_slow: float, truncate: bool) -> tuple[float, float]:
     """Returns the pairs between which the ramp falls, within 0 and rotary dim - 1."""
-    low, high = rope.pair_at(beta_fast), rope.pair_at(beta_slow)
+    low = rope.pair_at(beta_fast)
+    high = rope.pair_at(beta_slow)
     if truncate:
-        low, high = math.floor(low), math.ceil(high)
+        low = math.floor(low)
+        high = math.ceil(high)
     return max(low, 0), min(high, rope.rotary_dim - 1)
 
 

@@ -91,7 +91,8 @@ class Giraffe(BuiltIn):
             raise ScheduleError("giraffe needs scale_power, truncate, or both; give it as giraffe:scale_power=0.5")
 
     def __call__(self, rope: Rope, length: int) -> Frequencies:
-        inv_freq, half = rope.inv_freq(), rope.rotary_dim / 2
+        inv_freq = rope.inv_freq()
+        half = rope.rotary_dim / 2
         if self.scale_power is not None:
             inv_freq = [b * (1 - i / half) ** self.scale_power for i, b in enumerate(inv_freq)]
         if self.truncate is not None:
@@ -123,7 +124,8 @@ class Cope(BuiltIn):
     clipped_pairs: int | None = at_least(2, None)
 
     def __call__(self, rope: Rope, length: int) -> Frequencies:
-        inv_freq, clipped = rope.inv_freq(), self.clipped_pairs
+        inv_freq = rope.inv_freq()
+        clipped = self.clipped_pairs
         if clipped is None:
             clipped = sum(0 < turns < 1 for turns in rope.turns())
             if clipped < 2:  # the first one keeps its frequency, so a single pair changes nothing

@@ -139,7 +139,8 @@ class Spec:
     def _with(self, given: Json, read: Callable[..., object]) -> Spec:
         if not given:
             return self
-        known, others = parameters(self.make), dict[str, object]()
+        known = parameters(self.make)
+        others = dict[str, object]()
         fields = dict(self.fields)
         for key, value in given.items():
             if key in known:
@@ -148,7 +149,8 @@ class Spec:
                 others[key] = value
         inner = {key: value._with(others, read) for key, value in fields.items() if isinstance(value, Spec)}
         if others and not inner:
-            key, has = next(iter(others)), ", ".join(known) or "none"
+            key = next(iter(others))
+            has = ", ".join(known) or "none"
             raise ScheduleError(f"{self.label} has no field {brief(key)}; {suggest(key, known, f'it has {has}')}")
         if isinstance(self.make, type):
             return replace(self, fields=fields | inner)
@@ -256,14 +258,16 @@ def _from_text(text: str) -> ParsedSpec:
     name, colon, rest = text.partition(":")
     match = None if _WORD.match(text) else _FILE.fullmatch(text)
     if match:
-        name, rest = match["name"], match["fields"] or ""
+        name = match["name"]
+        rest = match["fields"] or ""
         colon = match["fields"] is not None
         spec = _from_json_file(name) if name.endswith(".json") else load_class(load(name), name)
     else:
         spec = _named(name)
     if not colon:
         return spec
-    single, given = one(spec, name), dict[str, str]()
+    single = one(spec, name)
+    given = dict[str, str]()
     for part in _parts(rest):
         key, _, value = (piece.strip() for piece in part.partition("="))
         if not key or not value:

@@ -134,11 +134,13 @@ def compare(
 
 
 def _usual(model: PreTrainedModel, trained: int, extended: int, say: Say) -> list[int]:
-    seconds, reach = _pace(model), trained
+    seconds = _pace(model)
+    reach = trained
     while reach > _SHORTEST and seconds(reach) > PATIENCE:
         reach //= 2
     wanted = {max(2, reach // 2), max(2, reach)}
-    longest, start = max(trained, extended) + AROUND, _tables(model, 1)
+    longest = max(trained, extended) + AROUND
+    start = _tables(model, 1)
     same = bisect_left(range(1, longest + 1), True, key=lambda length: _tables(model, length) != start)
     if same < longest and seconds(same) <= PATIENCE:  # the last length with the frequencies of the shortest
         wanted.add(max(2, same))
@@ -183,7 +185,8 @@ def _pace(model: PreTrainedModel) -> Callable[[int], float]:
 
 
 def _stretch(model: PreTrainedModel, ids: torch.Tensor, trained: int, length: int, allowed: float) -> Stretch:
-    first, last = max(1, length - AROUND), length + AROUND
+    first = max(1, length - AROUND)
+    last = length + AROUND
     # Lengths that share their tables need one forward pass.
     groups = [list(same) for _, same in groupby(range(first, last + 1), lambda each: _tables(model, each))]
     decoded = _decoded(model, ids, first, last)
@@ -308,8 +311,10 @@ def _apart(decoded: torch.Tensor, whole: torch.Tensor) -> tuple[torch.Tensor, to
     """
     if decoded.isnan().any() or whole.isnan().any():
         raise RunError("the model's logits are NaN; try float32", "dtype")
-    left, right = decoded.double(), whole.double()
-    real, also = left.abs() < _MASKED, right.abs() < _MASKED
+    left = decoded.double()
+    right = whole.double()
+    real = left.abs() < _MASKED
+    also = right.abs() < _MASKED
     of_masks = torch.where(real == also, 0.0, torch.inf)
     apart = torch.where(real & also, (left - right).abs(), of_masks).max(1).values
     rows = [row[kept] for row, kept in zip(right, also)]

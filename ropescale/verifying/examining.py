@@ -261,12 +261,14 @@ def examine_model(model: nn.Module, wanted: Intended | None = None) -> Verificat
         raise ConfigError("this model is on the meta device, without numbers; load its weights first")
     report.length = meant_for(model)
     intended = wanted or in_memory(model, _PROBE)
-    report.intended, report.compared = intended.text, _compared(wanted, installed(model))
+    report.intended = intended.text
+    report.compared = _compared(wanted, installed(model))
     if report.compared == STATED:
         report.intended = stated(read_rope(whole_config(model).to_dict()), _PROBE).text
     for where, module in rotary_modules(model):
         for key in intended.tables.keys() & {*layer_keys(module)} - {*followed(module)}:
-            pairs, meant = len(live_table(module, key)[0]), len(intended.tables[key].inv_freq)
+            pairs = len(live_table(module, key)[0])
+            meant = len(intended.tables[key].inv_freq)
             if pairs != meant:
                 report.problems.append(f"{where} ({key} layers) has a table of {pairs} pairs instead of {meant}")
     if report.problems:  # a forward pass would fail
@@ -297,7 +299,8 @@ def examine_tables(model: nn.Module) -> Verification:
     Raises:
         ConfigError: the model has no RoPE.
     """
-    intended, report = in_memory(model, 1), _begun(model)
+    intended = in_memory(model, 1)
+    report = _begun(model)
     report.intended = intended.text
     fixed = {key: table for key, table in intended.tables.items() if not intended.sides.get(key)}
     intended = replace(intended, tables=fixed)
@@ -374,7 +377,9 @@ def examine_folder(
     Raises:
         ConfigError: the checkpoint has no RoPE, or needs custom code that it may not run.
     """
-    folder, config, record = stored.folder, stored.config, record or stored.record
+    folder = stored.folder
+    config = stored.config
+    record = record or stored.record
     report = Verification(name, "", 0)
     refuse_unloadable(folder, config, trusted)
     with quiet_transformers():
@@ -385,7 +390,9 @@ def examine_folder(
     except ConfigError as error:
         report.problems.append(str(error))
         return report
-    report.intended, report.length, report.compared = intended.text, intended.length, _compared(wanted, record)
+    report.intended = intended.text
+    report.length = intended.length
+    report.compared = _compared(wanted, record)
     stock = partial(stock_table, length=report.length)
     positions = dict.fromkeys(intended.tables, report.length - 1)
     for where, module in modules:
@@ -451,7 +458,8 @@ def _check_tokenizer(folder: Path, report: Verification, workaround: str) -> flo
 
 def _check_limits(stored: ModelFolder, configuration: Configuration, report: Verification) -> None:
     """Finds limits below the target length: those that patching raises, and others."""
-    length, maximum = report.length, configuration.max_length
+    length = report.length
+    maximum = configuration.max_length
     limit = _check_tokenizer(stored.folder, report, "patching with the schedule as-is raises it")
     kinds = sorted({rope.kind for rope in configuration.ropes.values()} - {"default"})
     if maximum < length and ({*kinds} & {*MAXIMUM_STAYS} or configuration.family.derives_attention_scale):

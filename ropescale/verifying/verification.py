@@ -110,7 +110,8 @@ class Verification:
     @property
     def verdict(self) -> str:
         """One line with the result, the schedule and the length."""
-        said, about = "yes" if self.live else "NO", f"({self.intended}, at {self.length:,} tokens)"
+        said = "yes" if self.live else "NO"
+        about = f"({self.intended}, at {self.length:,} tokens)"
         if self.compared != STATED:
             return f"live: {said} {about}"
         return (
@@ -193,7 +194,8 @@ def compare_softmax(model: nn.Module, factors: Mapping[str, float], report: Veri
     """Compares the softmax scale of an MLA model, which depends on the schedule, with the intended one."""
     own_factors = {}  # in units of the plain scale, if the class reads mscale_all_dim
     for name, module in model.named_modules():
-        scale, width = getattr(module, "scaling", None), getattr(module, "qk_head_dim", None)
+        scale = getattr(module, "scaling", None)
+        width = getattr(module, "qk_head_dim", None)
         if isinstance(scale, float) and isinstance(width, int) and reads_mscale(type(module)):
             own_factors[name] = scale * width**0.5
     if not own_factors or ALL_LAYERS not in factors:
@@ -280,7 +282,8 @@ def recorded(configuration: Configuration, record: Record | None) -> Intended:
 
 def meant_for(model: nn.Module) -> int:
     """Returns a loaded model's target context in tokens, or the length at which its tables are frozen."""
-    plan, held = installed(model), held_at(model)
+    plan = installed(model)
+    held = held_at(model)
     if plan is None:
         return held or Configuration.read(whole_config(model).to_dict()).meant_length
     return held or plan.length
@@ -290,7 +293,8 @@ def in_memory(model: nn.Module, length: int) -> Intended:
     """Computes the tables of a loaded model's patches, and those of its configuration for unpatched layers.
 
     The tables are those at ``length``, or at the length at which the model's tables are frozen."""
-    plan, held = installed(model), held_at(model)
+    plan = installed(model)
+    held = held_at(model)
     asked = asked_for(read_rope(whole_config(model).to_dict()), held or length)
     intended = asked if plan is None else _on_top(asked, plan)
     return intended if held is None else replace(intended, sides={})
