@@ -73,7 +73,9 @@ def command(model: str, source: str, out: str, force: bool, **options: Any) -> N
 
 
 def _summary(made: Mapping[str, Any]) -> str:
-    key, tokens, cut = (made[name] for name in ("key_tokens", "tokens", "cut_texts"))
+    key = made["key_tokens"]
+    tokens = made["tokens"]
+    cut = made["cut_texts"]
     summary = (
         f"{key:,} of {tokens:,} tokens are key ({key / tokens:.2%}): more than {made['alpha']:g} nats better with "
     )

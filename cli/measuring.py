@@ -67,9 +67,12 @@ def _servers(options: Options) -> list[Server]:
     from ..evals.backends.server import Server
 
     urls = options["servers"]
-    labels, names = (options[name] or [None] * len(urls) for name in ("served_as", "served_name"))
-    how = {name: options[name] for name in ("concurrency", "timeout")}
-    return [Server(url, label, name=name, **how) for url, label, name in zip(urls, labels, names, strict=True)]
+    unnamed = [None] * len(urls)
+    named = zip(urls, options["served_as"] or unnamed, options["served_name"] or unnamed, strict=True)
+    servers = []
+    for url, label, name in named:
+        servers.append(Server(url, label, name=name, concurrency=options["concurrency"], timeout=options["timeout"]))
+    return servers
 
 
 def keywords_for(function: Callable[..., object], options: Options) -> Keywords:

@@ -142,9 +142,12 @@ def perplexity(
         RunError: logits are NaN or infinite, or a window does not fit into memory.
         CheckpointError: ``out`` cannot be written, contains another kind of run, or is in use by another process.
     """
+    sizes = check_lengths(lengths)
+    if stride is None and prompts_in(documents):
+        stride = max(1, sizes[0] // 2)
     given = opened(model, tokenizer, path, progress)
     options = PerplexityOptions(
-        stride=_stride(stride, documents, lengths),
+        stride=stride,
         min_tokens=min_tokens,
         max_docs=max_docs,
         score=score,
@@ -171,7 +174,6 @@ def perplexity(
     )
     asked = requested(schedules, baseline, factor, patching, remapped)
     with _placed(given, out, "perplexity", fresh, force, documents) as (folder, group):
-        sizes = check_lengths(lengths)
         planned = _planned(asked, given, sizes[-1])
         if options.asks_truncation and not given.served:
             refuse_impossible(options.asks_truncation, sizes[-1], trained_in(given.configs[0]))
@@ -575,13 +577,6 @@ def _planned(asked: Schedules, given: OpenedModel, longest: int) -> Schedules:
         if value:
             raise DataError(f"{name} applies to a loaded model, not to a server; leave it out", name)
     return asked
-
-
-def _stride(stride: int | None, documents: TextsGiven, lengths: Lengths) -> int | None:
-    """Returns the stride; that of prompts with answers is half of the smallest length by default."""
-    if stride is None and prompts_in(documents):
-        return max(1, check_lengths(lengths)[0] // 2)
-    return stride
 
 
 @contextmanager

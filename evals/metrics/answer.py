@@ -123,7 +123,8 @@ def _past_truncation(stored: Stored, ppl: dict[str, float], few: str) -> str:
     """
     schedule = min(ppl, key=ppl.__getitem__)
     longest = stored.lengths[-1]
-    past, far = (change_of(stored, schedule, TRUNCATION, longest, tokens) for tokens in (PAST, FAR))
+    past = change_of(stored, schedule, TRUNCATION, longest, PAST)
+    far = change_of(stored, schedule, TRUNCATION, longest, FAR)
     if past is None or stored.truncation is None:
         beyond = stored.trained_length is not None and longest > stored.trained_length
         return "Truncation was not measured" if beyond and not stored.truncation else ""

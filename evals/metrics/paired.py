@@ -154,7 +154,8 @@ def short_cells(row: PairedRow) -> list[str]:
     if row.kl is None or row.top1 is None:
         return [change_cell(row.change), "-", "-"]
     over = "" if row.kl_low is None else mark(row.interval)
-    low, high = (each and 100 * each for each in (row.top1_low, row.top1_high))
+    low = row.top1_low and 100 * row.top1_low
+    high = row.top1_high and 100 * row.top1_high
     kl = f"{row.kl:z.4f}{around(row.kl, row.kl_low, row.kl_high)}{over}"
     top1 = f"{100 * row.top1:.2f}%{around(100 * row.top1, low, high, 2, unit='%')}{over}"
     return [change_cell(row.change), kl, top1]

@@ -324,7 +324,8 @@ def of_two_models(after: Stored, before: Stored, names: tuple[str, str]) -> Page
             effect(own[n].change, "gains", "costs", f"at {n:,} tokens", first=not sentences and n == max(own))
             for n in dict.fromkeys([max(own), min(own)])
         ]
-        ours, theirs = (f"{name} ({label})" for name, label in zip(names, labels))
+        ours = f"{names[0]} ({labels[0]})"
+        theirs = f"{names[1]} ({labels[1]})"
         sentences.append(f"Against {theirs}, {ours} {'; it '.join(effects)}{f' ({few})' if few else ''}.")
         cells = [change_cell(own[length].change) if length in own else "" for length in lengths]
         lines.append([*labels, *cells])

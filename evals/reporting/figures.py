@@ -85,7 +85,9 @@ def against_length(series: Sequence[Series], key: str) -> tuple[str, Grid] | Non
     stem = key.removesuffix("_nll")
     for each in series:
         for row in [*each.result.rows, *truncated(each.result)]:
-            value, low, high = (getattr(row, name, None) for name in (key, f"{stem}_low", f"{stem}_high"))
+            value = getattr(row, key, None)
+            low = getattr(row, f"{stem}_low", None)
+            high = getattr(row, f"{stem}_high", None)
             if row.schedule != each.schedule or value is None:
                 continue
             lines.setdefault(each, []).append((row.length, value, low, high))

@@ -57,7 +57,9 @@ class KeysRun:
             raise DataError("key tokens need a tokenizer with offsets (a fast one); choose another key model")
         self.backend = backend
         self.notes = notes
-        window, stride, max_length = (made[name] for name in ("window", "stride", "max_length"))
+        window = made["window"]
+        stride = made["stride"]
+        max_length = made["max_length"]
         prefix = _prefix(tokenizer)
         encoder = TextEncoder(tokenizer)
         self._documents: list[Document] = []

@@ -205,9 +205,8 @@ class SearchData:
         self.target = corpus.lengths[-1]
         self.bos_option = corpus.bos_option
         self.budget = Budget(options.feeds(self.target), self.target, len(parts.held_out))
-        self.chosen_by, self.judged_by = (
-            [corpus.documents[number].name for number in part] for part in (parts.held_out, parts.judges)
-        )
+        self.chosen_by = [corpus.documents[number].name for number in parts.held_out]
+        self.judged_by = [corpus.documents[number].name for number in parts.judges]
         self.about = f"windows of {self.target:,}: {len(parts.learned)} to learn from, {len(parts.held_out)} to choose "
         self.about += f"by, {len(parts.judges)} others to judge by"
         self.judges = corpus.part(parts.judges or parts.held_out, corpus.lengths)

@@ -504,6 +504,7 @@ def repeated(given: Sequence[ParsedSpec]) -> list[str]:
     for place, spec in enumerate(given):
         first = next((each for each in given[:place] if is_same(spec, each)), None)
         if first is not None:
-            words, known = (file_of(each) or spelled_out(each) for each in (spec, first))
+            words = file_of(spec) or spelled_out(spec)
+            known = file_of(first) or spelled_out(first)
             notes.append(f"{words} is given twice" if words == known else f"{words} is the same schedule as {known}")
     return list(dict.fromkeys(notes))
