@@ -41,7 +41,8 @@ class WayOut:
     def also(self, other: WayOut) -> WayOut:
         """Returns the way out by both; only one of the two may name schedules."""
         text = " and ".join(filter(None, [self.text, other.text]))
-        options, engine = {**self.options, **other.options}, self.engine or other.engine
+        options = {**self.options, **other.options}
+        engine = self.engine or other.engine
         return replace(self, text=text, schedules=self.schedules + other.schedules, options=options, engine=engine)
 
 

@@ -56,7 +56,8 @@ def architecture(layers: Layers) -> str | None:
 
 def code(engine: str, layers: Layers) -> Code:
     """Returns the origin of the code that an engine (``vllm`` or ``sglang``) runs a model with."""
-    name, known = architecture(layers), load()[engine]
+    name = architecture(layers)
+    known = load()[engine]
     if name in known["own"]:
         return "own"
     if name in known["transformers"]:
@@ -96,7 +97,8 @@ def built(engine: str, layers: Layers) -> str | None:
     """
     if layers.section.get("dual_chunk_attention_config"):  # another rotary layer, for a kernel that may not run
         return None
-    of_class, types = load()["architectures"], load()[engine]["types"]
+    of_class = load()["architectures"]
+    types = load()[engine]["types"]
     stranger = not is_in_transformers(layers.model_type)
     names = [f"{layers.whole_type}/{layers.model_type}", layers.whole_type, *types]
     for name in names:
@@ -110,7 +112,8 @@ def built(engine: str, layers: Layers) -> str | None:
 
 def agreement(entry: Mapping[str, Any], layers: Layers, kind: str, dialect: str = "") -> str | None:
     """Returns how built tables differ for a rope type, from what is known of a model type, or None if not known."""
-    rope, given = layers.rope, entry.get(dialect or layers.dialect, {})
+    rope = layers.rope
+    given = entry.get(dialect or layers.dialect, {})
     found = given.get(kind)
     found = found.get(layers.key) if isinstance(found, Mapping) else found
     if found == "" and layers.is_own_width and entry["both"].get("head_dim"):

@@ -73,7 +73,8 @@ class SGLangEngine(vllm.VLLMEngine):
 
     def serve(self, serving: Serving) -> list[Command]:
         """Returns the ``sglang.launch_server`` command, with the changes that the folder's configuration lacks."""
-        changed, changes = self.spelled(serving).v5_changes(self.positions(serving)), serving.changes()
+        changed = self.spelled(serving).v5_changes(self.positions(serving))
+        changes = serving.changes()
         if "partial_rotary_factor" in changes:  # model files read it outside of the rope parameters
             changed["partial_rotary_factor"] = changes["partial_rotary_factor"]
         told = placed({}, serving.stored.path, changed) if changed else changed
