@@ -30,7 +30,8 @@ def in_blocks(most: int | None = None, fused: bool = False, compared: Compared |
 
     A mask that is causal, with or without a sliding window, becomes an empty tensor whose last size is the window, 0
     without one; models hand it to their attention as they do with any mask. Attention runs in blocks of queries that
-    see only the keys of their window. Other masks stay as they are.
+    see only the keys of their window. Of whole windows in chunks that see only themselves (Llama 4), the tensor has two
+    heads, and every chunk is a block. Other masks stay as they are.
 
     Args:
         most: replace also masks that transformers would leave out, with windows of at most so many positions, for a
@@ -58,18 +59,16 @@ def _mask(most: int | None, stock: Callable[..., torch.Tensor | None], **named: 
     window = named.get("local_size")
     at_end = named["q_offset"] + queries == named["kv_offset"] + keys
     is_plain = named.get("attention_mask") is None and named.get("allow_is_causal_skip", True)
-    if not at_end or not is_plain or (window and not _slides(named["mask_function"], window)):
+    first, second = False, True
+    if window:  # which keys the first query past it sees: the second if it slides, none of them if windows are chunks
+        allowed = named["mask_function"]
+        first, second = (bool(allowed(0, 0, torch.tensor(window), torch.tensor(key))) for key in (0, 1))
+    if first or not at_end or not is_plain or (queries < keys and not second):
         return stock(**named)
     if queries == keys <= (window or keys) and most is None:
         return None
     narrowed = min(window or 0, most or keys)
-    return torch.empty(1, 1, 0, narrowed, dtype=torch.bool, device=named["device"])
-
-
-def _slides(allowed: Callable[..., torch.Tensor], window: int) -> bool:
-    """Returns whether a mask function is that of a sliding window, and not of chunks."""
-    seen = [bool(allowed(0, 0, torch.tensor(window), torch.tensor(key))) for key in (0, 1)]
-    return seen == [False, True]
+    return torch.empty(1, 2 - second, 0, narrowed, dtype=torch.bool, device=named["device"])
 
 
 def _attention(
@@ -99,6 +98,9 @@ def _attention(
     queries = query.shape[2]
     keys = key.shape[2]
     window = mask.shape[-1] or keys
+    if mask.shape[1] > 1:
+        chunks = zip(*(each.split(window, dim=2) for each in (query, key, value)))
+        return torch.cat([stock(module, *chunk, None, **named)[0][..., :width] for chunk in chunks], dim=1), None
     if window >= keys and query.device.type != "cpu":
         from torch.nn.attention.bias import causal_lower_right  # late: it imports torch's compiler
 

@@ -51,9 +51,9 @@ class MemoryEstimate:
         self.logits_bytes = logits_bytes
         self.tile = tile
         self.unmasked = unmasked
-        self._size = next(model.parameters()).element_size()
+        self.item_bytes = next(model.parameters()).element_size()
         self._shares = getattr(model, "tp_size", None) or 1
-        self._stream = self._size * width(model)
+        self._stream = self.item_bytes * width(model)
 
     def whole(self, fed: int, length: int) -> float:
         """Returns the peak of a forward pass over ``fed`` positions in windows of ``length``.
@@ -80,9 +80,9 @@ class MemoryEstimate:
         heads, head = heads_of(self.model)
         kept = 2 * stated(self.model, "num_key_value_heads", heads) * head
         layers = stated(self.model, "num_hidden_layers", 1) / len(_devices(self.model)) + 1
-        cache = self._size * (layers * kept + 2 * heads * head) / self._shares
+        cache = self.item_bytes * (layers * kept + 2 * heads * head) / self._shares
         queries = QUERIES if self.unmasked else chunk
-        return self.whole(chunk, length) + length * (cache + queries * (1 + self._size))
+        return self.whole(chunk, length) + length * (cache + queries * (1 + self.item_bytes))
 
     def _attention(self, length: int) -> float:
         """Returns the bytes per position of a layer's attention.
@@ -98,16 +98,16 @@ class MemoryEstimate:
         held = max(4 * queries + 2 * keys, 2 * queries + 5 * keys)
         if plain := stated(self.model, "qk_nope_head_dim", 0):
             held = 5 * queries + heads * (plain + stated(self.model, "v_head_dim", head))
-        each = max(self._size * held, (self._size + 8) * queries) + 4 * self._size * head
+        each = max(self.item_bytes * held, (self.item_bytes + 8) * queries) + 4 * self.item_bytes * head
         return each / self._shares + self.pairs(length)
 
     def pairs(self, length: int) -> float:
         """Returns the bytes per position of what a layer stores for each pair of positions: a mask, as a boolean and a
         number; and in eager attention each head's score in the model's dtype, twice, and the softmax in fp32."""
         is_eager = getattr(text_config(self.model), "_attn_implementation", None) == "eager"
-        scores = is_eager * heads_of(self.model)[0] * (2 * self._size + 4) / self._shares
+        scores = is_eager * heads_of(self.model)[0] * (2 * self.item_bytes + 4) / self._shares
         is_masked = is_eager or (not self.unmasked and needs_mask(self.model, length))
-        return length * (scores + is_masked * (1 + self._size))
+        return length * (scores + is_masked * (1 + self.item_bytes))
 
     def _mlp(self) -> float:
         """Returns the bytes per position of an MLP: two inner tensors, or gate, up and their product; or those of its
@@ -119,7 +119,7 @@ class MemoryEstimate:
         if experts:
             inner = stated(self.model, "moe_intermediate_size", inner)
             held = max(held, experts * (width(self.model) + max(4 * inner, 3 * width(self.model))))
-        return self._size * held / self._shares
+        return self.item_bytes * held / self._shares
 
     def batch_tokens(self, longest: int) -> int:
         """Returns the default number of positions to feed together: a power of two that is estimated to fit into
@@ -165,7 +165,7 @@ class MemoryEstimate:
         """Describes the memory that the weights take, and the estimated memory of a batch."""
         weights = sum(weight_bytes(self.model).values())
         working = self.whole(batch.fed, batch.positions)
-        return f"memory: {size(weights)} of weights, about {size(int(working))} for batches of {batch.fed:,} tokens"
+        return f"memory: {size(weights)} of weights, about {size(working)} for batches of {batch.fed:,} tokens"
 
 
 def budget(model: PreTrainedModel, share: float | None = None) -> float:
@@ -195,8 +195,8 @@ def refuse(model: PreTrainedModel, positions: int, needed: Callable[[int], float
     if needed(positions) > room:
         fitting = bisect_right(range(positions), room, key=needed) - 1
         raise RunError(
-            f"{what} of {positions:,} positions needs about {size(int(needed(positions)))}, but the weights leave "
-            f"{size(int(room))} of the memory of {device_of(model)}; at most {max(0, fitting):,} positions fit; "
+            f"{what} of {positions:,} positions needs about {size(needed(positions))}, but the weights leave "
+            f"{size(room)} of the memory of {device_of(model)}; at most {max(0, fitting):,} positions fit; "
             "use shorter lengths, bfloat16, or more devices",
             "dtype",
         )

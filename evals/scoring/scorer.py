@@ -65,6 +65,8 @@ class Scorer:
     def __init__(self, model: PreTrainedModel, logits_bytes: int | None = None) -> None:
         self.model: PreTrainedModel = unwrapped(model)
         self.trunk: nn.Module = getattr(self.model, "base_model", self.model)
+        if self.trunk is self.model:  # Llama 4 names another
+            self.trunk = getattr(self.model, "model", self.model)
         self.device = device_of(self.model)
         self.retries = (getattr(self.model, "tp_size", None) or 1) == 1
         self.vocabulary = embedding_shape(self.model)[0]
@@ -144,10 +146,9 @@ class Scorer:
     @cached_property
     def fused(self) -> bool:
         """Whether one kernel computes a window past a layer's sliding window: it gives what blocks give, in every layer
-        that slides."""
-        half = next(self.model.parameters()).element_size() == 2
+        that slides; in float32 it raises an error."""
         slides = stated(self.model, "sliding_window", 0) > 0
-        if not (half and slides and self.retries and self.device.type in attention.FUSED_ON and self.unmasked):
+        if not (slides and self.retries and self.device.type in attention.FUSED_ON and self.unmasked):
             return False
         both: attention.Compared = []
         ran = self._probed(attention.in_blocks(_PROBE // 4, compared=both)) is not None

@@ -180,8 +180,8 @@ class Learner(Scorer):
         if experts := stated(self.model, "num_experts_per_tok", 0):
             inner = max(inner, experts * (stated(self.model, "moe_intermediate_size", inner) + stream // 2))
         unmasked = needs_mask(self.model, positions) and self.unmasked
-        pairs = MemoryEstimate(self.model, self.logits_bytes, unmasked=unmasked).pairs(positions)
-        return next(self.model.parameters()).element_size() * (5 * inner + 4 * heads * head + 4 * stream) + pairs
+        estimate = MemoryEstimate(self.model, self.logits_bytes, unmasked=unmasked)
+        return estimate.item_bytes * (5 * inner + 4 * heads * head + 4 * stream) + estimate.pairs(positions)
 
 
 @contextmanager

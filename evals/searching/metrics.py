@@ -16,7 +16,9 @@ from ..statistics.intervals import Estimate
 from .options import ENOUGH
 
 if TYPE_CHECKING:
-    from .search_space import Learned, Point
+    from ...planning.plan import Plan
+    from ...schedules import Schedule
+    from .search_space import Point
 
 
 FOUND = "found"
@@ -45,7 +47,8 @@ class Search:
     Attributes:
         start: the starting schedule.
         spec: the found schedule, in the form that ``--schedule`` accepts.
-        learned: the learned point and the search space.
+        plan: the plan of the starting schedule.
+        schedule: the found schedule, or a dict by layer type if the schedules differ.
         checks: the trials on the selection windows; the first is the trial of ``start``.
         found: the check with the lowest loss.
         steps: the trials on the text to learn from.
@@ -55,7 +58,8 @@ class Search:
 
     start: str
     spec: str
-    learned: Learned
+    plan: Plan
+    schedule: Schedule | dict[str, Schedule]
     checks: Sequence[Trial]
     found: Trial
     steps: Sequence[Trial]

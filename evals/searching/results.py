@@ -152,7 +152,7 @@ class SearchResult(Saved):
     def schedule(self) -> Schedule | dict[str, Schedule]:
         """The found schedule for :func:`ropescale.patch`, or a dict by layer type if the schedules of layer types
         differ."""
-        return self.search.learned.schedule
+        return self.search.schedule
 
     def save(self, out: str | Path, force: bool = False) -> Path:
         """Writes the schedule's file if the name ends in ``.json``, and else the run's folder. Returns the path.
@@ -188,8 +188,7 @@ class SearchResult(Saved):
         export the schedule if the engine cannot use a patched folder."""
         from .search_space import planned_with  # late, because it imports torch
 
-        learned = self.search.learned
-        plan = planned_with(learned.plan, learned.schedule)
+        plan = planned_with(self.search.plan, self.schedule)
         engine = self.protocol["engine"]
         named = self.search.spec if self.search.file is None else str(self.search.file)
         return commands(self.model["path"], named, plan, engine)

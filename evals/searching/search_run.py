@@ -14,7 +14,7 @@ from ...files import present
 from ...models import patching
 from ...models.rotary_modules import evaluating
 from ...output.formatting import size
-from ...schedules import Yarn
+from ...schedules import Schedule, Yarn
 from ..backends.base import Backend
 from ..backends.schedules import Schedules, label
 from ..checking import Parsed
@@ -31,7 +31,7 @@ from .learner import Evaluator, Learner, LiveTables
 from .metrics import FOUND, Search, Trial
 from .options import ENOUGH, SearchOptions, lengths_to, plan_of_start
 from .results import SearchResult, specs_of
-from .search_space import Learned, space_of
+from .search_space import space_of
 from .windows import FEW_STEPS, SearchData, windows_for
 
 SEARCHING = 5
@@ -130,16 +130,15 @@ class SearchRun:
             raise
 
     @cached_property
-    def learned(self) -> Learned:
-        """The found schedule, at the end of the search."""
+    def schedule(self) -> Schedule | dict[str, Schedule]:
+        """The found schedule, at the end of the search, or a dict by layer type if the schedules differ."""
         assert self.found is not None
-        return Learned(self.plan, self.space, self.found.point)
+        return self.space.schedule(self.found.point)
 
     @property
     def spec(self) -> str:
         """The found schedule, in the form that ``--schedule`` accepts."""
-        schedule = self.learned.schedule
-        return label(schedule) if isinstance(schedule, Yarn) else json.dumps(specs_of(schedule))
+        return label(self.schedule) if isinstance(self.schedule, Yarn) else json.dumps(specs_of(self.schedule))
 
     def _comparison(self, *found: str) -> PerplexityRun:
         """Returns the measurement of the unchanged model, the start and the found schedule on the judging windows."""
@@ -155,13 +154,13 @@ class SearchRun:
 
     def result(self) -> SearchResult:
         """Returns the finished search."""
-        learned = self.learned
         measured = self.comparison.result()
         assert self.trials is not None and self.found is not None
         search = Search(
             start=self.start,
             spec=self.spec,
-            learned=learned,
+            plan=self.plan,
+            schedule=self.schedule,
             checks=self.trials.checks,
             found=self.found,
             steps=self.trials.steps,

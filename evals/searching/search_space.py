@@ -18,7 +18,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import chain, product
 from typing import Literal
 
@@ -50,37 +49,26 @@ Scale = Literal["free", "rule", "one"]
 
 
 @dataclass(frozen=True)
-class RampShape:
-    """The searched parameters, and those fixed by an engine.
-
-    Attributes:
-        scale: the attention scale.
-        whole: whether the ramp's ends are whole pairs; the start is rounded down and the end up, as with YaRN's
-            ``truncate``.
-    """
-
-    scale: Scale = "free"
-    whole: bool = False
-
-
-@dataclass(frozen=True)
 class Ramp:
     """YaRN's family: the ramp's start and end, the factor and the attention scale.
 
     Attributes:
         rope: the geometry of the model's rotary embedding.
         factor: the target length divided by the trained length.
-        shape: the searched parameters and the fixed ones.
+        scale: the attention scale.
+        whole: whether the ramp's ends are whole pairs; the start is rounded down and the end up, as with YaRN's
+            ``truncate``.
     """
 
     rope: Rope
     factor: float
-    shape: RampShape = RampShape()
+    scale: Scale = "free"
+    whole: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the searched parameters."""
-        return ("start", "end", "log_factor", *(["log_scale"] if self.shape.scale == "free" else []))
+        return ("start", "end", "log_factor", *(["log_scale"] if self.scale == "free" else []))
 
     @property
     def rates(self) -> tuple[float, ...]:
@@ -126,14 +114,14 @@ class Ramp:
 
     def _end(self, pair: torch.Tensor, rounded: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
         """Returns an end of the ramp; rounding uses a straight-through gradient."""
-        if not self.shape.whole:
+        if not self.whole:
             return pair
         return pair + (rounded(pair) - pair).detach()
 
     def _scale(self, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        if self.shape.scale == "free":
+        if self.scale == "free":
             return torch.exp(values["log_scale"])
-        if self.shape.scale == "one":
+        if self.scale == "one":
             return torch.ones((), dtype=torch.float64)
         return 1 + 0.1 * values["log_factor"]
 
@@ -155,16 +143,14 @@ class Ramp:
         inv_freq, scale = self.table(torch.tensor(point, dtype=torch.float64))
         if not self.rope.is_plain:
             return Table.of(Frequencies(inv_freq.tolist(), float(scale)), self.rope)
-        return self._yarn(self._default | dict(zip(self.names, point)), float(scale))
-
-    def _yarn(self, values: Mapping[str, float], scale: float) -> Yarn:
+        values = self._default | dict(zip(self.names, point))
         start = values["start"]
         end = values["end"]
-        if self.shape.whole:  # between two pairs, so that rounding a logarithm cannot reach another pair
+        if self.whole:  # between two pairs, so that rounding a logarithm cannot reach another pair
             start = math.floor(start) + 0.5
             end = math.ceil(end) - 0.5
         factor = float(f"{math.exp(values['log_factor']):.14g}")
-        return Yarn(factor, self._turns(start), self._turns(end), truncate=self.shape.whole, attention_factor=scale)
+        return Yarn(factor, self._turns(start), self._turns(end), truncate=self.whole, attention_factor=float(scale))
 
     def _turns(self, pair: float) -> float:
         """Returns the turns of a pair, which may be fractional, within the trained length, for unscaled
@@ -240,26 +226,6 @@ class Space:
             at += len(ramp.names)
 
 
-@dataclass(frozen=True)
-class Learned:
-    """A point of a search space.
-
-    Attributes:
-        plan: the plan of the starting schedule.
-        space: the search space.
-        point: the learned numbers.
-    """
-
-    plan: Plan
-    space: Space
-    point: Point
-
-    @cached_property
-    def schedule(self) -> Schedule | dict[str, Schedule]:
-        """The schedule of the point, or a dict by layer type if the schedules differ."""
-        return self.space.schedule(self.point)
-
-
 def planned_with(plan: Plan, schedule: object) -> Plan:
     """Returns a plan for the same model with a different schedule."""
     layers = None if isinstance(schedule, Mapping) else plan.request.layers
@@ -280,10 +246,9 @@ def space_of(plan: Plan, target: int, engine: str | None = None) -> Space:
         ConfigError: the engine does not compute any schedule of the family exactly.
     """
     if engine is None:
-        return _space(plan, target, RampShape())
-    # Shapes with the most freedom first.
-    shapes = [RampShape(scale=scale, whole=whole) for whole, scale in product((False, True), _SCALES)]
-    spaces = [_space(plan, target, shape) for shape in shapes]
+        return _space(plan, target)
+    # Those with the most freedom first.
+    spaces = [_space(plan, target, scale, whole) for whole, scale in product((False, True), _SCALES)]
     known = ENGINES[engine]
     for differs in (_in_the_folder, _with_commands):
         for space in spaces:
@@ -297,10 +262,10 @@ def space_of(plan: Plan, target: int, engine: str | None = None) -> Space:
     )
 
 
-def _space(plan: Plan, target: int, shape: RampShape) -> Space:
+def _space(plan: Plan, target: int, scale: Scale = "free", whole: bool = False) -> Space:
     families = {}
     for key, layer in plan.layers.items():
-        families[key] = Ramp(layer.rope, target / layer.rope.original_length, shape)
+        families[key] = Ramp(layer.rope, target / layer.rope.original_length, scale, whole)
     return Space(families)
 
 

@@ -8,7 +8,7 @@ import logging
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import MethodType
 from typing import TYPE_CHECKING, Any
@@ -352,14 +352,11 @@ def full_precision() -> Iterator[None]:
     round the positions; a processor's bfloat16 keeps 7."""
     matmuls = [torch.backends.cuda.matmul, getattr(torch.backends.mkldnn, "matmul", None)]
     name, exact = ("fp32_precision", "ieee") if all(matmuls) else ("allow_tf32", False)
-    before = [getattr(each, name) for each in matmuls if each]
-    for each in filter(None, matmuls):
-        setattr(each, name, exact)
-    try:
+    with ExitStack() as stack:
+        for each in filter(None, matmuls):
+            stack.callback(setattr, each, name, getattr(each, name))
+            setattr(each, name, exact)
         yield
-    finally:
-        for each, own in zip(matmuls, before):
-            setattr(each, name, own)
 
 
 @contextmanager

@@ -110,10 +110,10 @@ class _Brief(reprlib.Repr):
             return "an enormous number"
 
 
-def size(count: int) -> str:
+def size(count: float) -> str:
     """Formats a number of bytes with three digits and a unit: ``12.3 kB``, ``4.56 GB``."""
     units = ("B", "kB", "MB", "GB", "TB")
-    power = min((len(str(count)) - 1) // 3, len(units) - 1)
+    power = min((len(str(int(count))) - 1) // 3, len(units) - 1)
     return f"{count / 1000**power:.3g} {units[power]}"
 
 

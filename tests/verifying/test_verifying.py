@@ -285,8 +285,9 @@ def test_deepseeks_softmax_scale_stays_under_a_table_that_goes_on_top_of_its_own
 
 
 @pytest.mark.skipif(not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="an older torch")
-def test_tables_are_compared_in_full_precision_whatever_the_caller_allows(monkeypatch):
-    model, matmul, seen = build("llama"), torch.backends.cuda.matmul, []
+@pytest.mark.parametrize("backend", ["cuda", "mkldnn"])
+def test_tables_are_compared_in_full_precision_whatever_the_caller_allows(backend, monkeypatch):
+    model, matmul, seen = build("llama"), getattr(torch.backends, backend).matmul, []
     own, before = type(model.model.rotary_emb).forward, matmul.fp32_precision
 
     def watched(*given, **named):
