@@ -28,7 +28,7 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 
 from ...errors import ConfigError
 from ...models import patching
-from ...models.rotary_modules import layer_keys, prefix, rotary_modules
+from ...models.rotary_modules import layer_keys, prefix, preserved, rotary_modules
 from ...planning.plan import Plan
 from ..parallel.processes import Group
 from ..scoring.memory import MemoryEstimate, embedding_shape, heads_of, needs_mask, stated, width
@@ -57,17 +57,13 @@ class LiveTables:
         """Patches the model with the starting schedule and freezes the weights inside the block, and then restores
         everything bit for bit."""
         asked = {each: each.requires_grad for each in self.model.parameters()}
-        with patching.Patch(self.model, self.plan):
-            kept = [(module, dict(module._buffers), dict(module.__dict__)) for module in self._modules()]
+        with patching.Patch(self.model, self.plan), preserved(self.model):
             try:
                 self.model.requires_grad_(False)
                 yield
             finally:
                 for parameter, wanted in asked.items():
                     parameter.requires_grad_(wanted)
-                for module, buffers, plain in kept:
-                    module.__dict__.update(plain)
-                    module._buffers.update(buffers)
 
     @contextmanager
     def differentiable(self) -> Iterator[None]:

@@ -89,11 +89,6 @@ class Ramp:
         return [self.start, *(self.nearest((*ends, *self.start[2:])) for ends in ramps)]
 
     @property
-    def last(self) -> int:
-        """The largest end of a ramp, rotary dim - 1 as in YaRN."""
-        return self.rope.rotary_dim - 1
-
-    @property
     def _default(self) -> dict[str, float]:
         start, end = ramp_ends(self.rope, Yarn.beta_fast, Yarn.beta_slow, Yarn.truncate)
         scale = math.log(temperature(self.factor))
@@ -132,8 +127,9 @@ class Ramp:
         A smaller factor would mean a shorter context in engines, which multiply the trained length by the factor.
         """
         values = self._default | dict(zip(self.names, map(float, point), strict=True))
-        values["start"] = min(max(values["start"], 0.0), self.last - _NARROWEST)
-        values["end"] = min(max(values["end"], values["start"] + _NARROWEST), float(self.last))
+        last = self.rope.rotary_dim - 1.0  # as in YaRN
+        values["start"] = min(max(values["start"], 0.0), last - _NARROWEST)
+        values["end"] = min(max(values["end"], values["start"] + _NARROWEST), last)
         values["log_factor"] = max(values["log_factor"], math.log(self.factor))
         return tuple(values[name] for name in self.names)
 
