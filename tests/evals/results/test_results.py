@@ -266,10 +266,10 @@ def test_save_writes_every_file_and_the_figures_come_back(result, tmp_path, pict
         assert (out / name).stat().st_size > 10_000 and (out / name).read_bytes().startswith(b"\x89PNG")
 
 
-def test_what_bfloat16_rounds_is_what_the_page_says(repository):
+def test_what_a_dtype_rounds_is_what_the_page_says(repository):
     page = " ".join((repository / "docs" / "measuring.md").read_text(encoding="utf-8").split())
-    figures = re.findall(r"\d+\.\d+%?", saving._BFLOAT16)
-    assert len(figures) == 3 and all(each in page for each in figures)
+    figures = re.findall(r"\d+\.\d+%?", "".join(saving._ROUNDING.values()))
+    assert len(figures) == 6 and all(f" {each}" in page for each in figures)
 
 
 def test_without_matplotlib_everything_but_the_plots_is_written(result, tmp_path, monkeypatch, capsys, pictures):
