@@ -36,10 +36,10 @@ class Writable(Protocol):
 
 
 _ROUNDING = {
-    "bfloat16": " bfloat16 rounds: on the bundled model it moved a token's loss by 0.027 nats (one standard deviation), "
-    "the perplexity by at most 0.1%, and a change between schedules by about 0.001 nats.",
-    "float16": " float16 rounds: on the bundled model it moved a token's loss by 0.003 nats (one standard deviation), the "
-    "perplexity by less than 0.01%, and a change between schedules by less than 0.0001 nats.",
+    "bfloat16": " bfloat16 rounds: on the bundled model it moved a token's loss by 0.027 nats (one standard "
+    "deviation), the perplexity by at most 0.1%, and a change between schedules by about 0.001 nats.",
+    "float16": " float16 rounds: on the bundled model it moved a token's loss by 0.003 nats (one standard "
+    "deviation), the perplexity by less than 0.01%, and a change between schedules by less than 0.0001 nats.",
 }
 """What a dtype adds to the figures (docs/measuring.md has the command)."""
 
