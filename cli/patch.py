@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..checkpoints.folders import LINKS
+from ..configs.finding import SPECULATORS
 from ..engines.base import parameters_of
 from ..files import Data
 from ..output.formatting import Page, argument, grid, shell_word
@@ -76,7 +77,8 @@ def command(model: str, out: str | None, schedule: str | None, in_place: bool, a
     tell(note=done.plan.notes, warning=done.warnings)
     print_result(as_json, described, _page(done, described), done.folder)
     if done.folder and not as_json:
-        say(f"next: ropescale verify {shell_word(argument(str(done.folder)))}")
+        check = "inspect" if SPECULATORS in done.plan.planned.raw else "verify"
+        say(f"next: ropescale {check} {shell_word(argument(str(done.folder)))}")
 
 
 def describe(done: PatchedCheckpoint, model: str, out: str | None, in_place: bool) -> Data:

@@ -77,6 +77,15 @@ def _read(path: str) -> Mapping[object, object]:
                 raise yaml.YAMLError("an alias, which this file may not have")
             return super().compose_node(parent, index)
 
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[object, object]:
+            places: dict[str, str] = {}
+            for key, _ in node.value:
+                name, mark = str(key.value), key.start_mark
+                place = f"line {mark.line + 1}, column {mark.column + 1}"
+                if places.setdefault(name, place) != place:
+                    raise yaml.YAMLError(f"{name[:60]} is at {places[name]} and at {place}; keep one")
+            return super().construct_mapping(node, deep)
+
     text = read_given(path, "config", _LARGEST)
     try:
         content = yaml.load(text, Plain)

@@ -22,6 +22,7 @@ import signal
 import stat
 import tempfile
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
@@ -103,27 +104,47 @@ def read_json(path: Path, most: int = LARGEST) -> Data:
 
 def json_in(content: bytes, path: Path) -> Data:
     """Parses the content of a file, for :func:`read_json`."""
+    twice: list[str] = []
     try:
-        return parse_json(content)
+        found = parse_json(content, twice=twice)
     except Damaged as error:
         raise ConfigError(f"{path} {error}; {_RESTORE}") from None
+    for name in twice[:1]:
+        _warn(f"{path} states {name[:60]!r} more than once; the last value counts, as in transformers")
+    return found
+
+
+@cache
+def _warn(text: str) -> None:
+    """Logs a warning once, though a file is read several times."""
+    LOG.warning("%s", text)
 
 
 class Damaged(ValueError):
     """An error for damaged content; its message is a predicate that follows the file's name."""
 
 
-def parse_json(content: bytes, *, finite: bool = False) -> Data:
+def parse_json(content: bytes, *, finite: bool = False, twice: list[str] | None = None) -> Data:
     """Parses a JSON object, in bounded time and memory.
 
     Args:
         finite: reject NaN and Infinity, which Python accepts although they are not JSON.
+        twice: gets the keys that an object states more than once, instead of an error for them.
 
     Raises:
         Damaged: the content is not JSON, not an object, or nested too deeply.
     """
+    repeated: list[str] = []
+
+    def read(pairs: list[tuple[str, object]]) -> Data:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            repeated.extend(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+        return found
+
+    constant = _refuse_constant if finite else None
     try:
-        value = json.loads(content.decode("utf-8"), parse_constant=_refuse_constant if finite else None)
+        value = json.loads(content.decode("utf-8"), parse_constant=constant, object_pairs_hook=read)
     except UnicodeDecodeError:
         raise Damaged("is not a text file") from None
     except RecursionError:
@@ -139,6 +160,10 @@ def parse_json(content: bytes, *, finite: bool = False) -> Data:
         raise Damaged(f"contains a JSON {type(value).__name__}, not an object")
     if is_deep(value):
         raise Damaged("nests its brackets too deeply")
+    if twice is not None:
+        twice += repeated
+    elif repeated:
+        raise Damaged(f"states {repeated[0][:60]!r} more than once in an object")
     return value
 
 

@@ -6,9 +6,10 @@ import difflib
 import json
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..configs.configuration import Configuration, in_both_dialects, read_rope, unread_by_v4, widened
+from ..configs.finding import at, placed
 from ..engines import ENGINES
 from ..engines.base import needs_remote_code
 from ..engines.exported import engine_warnings, export_of, patched
@@ -99,11 +100,15 @@ def following(source: ModelFolder, target: ModelFolder, request: Request) -> Pla
         )
     now = Configuration.read(source.config)
     wanted = Configuration.read(target.config)
-    rest = {key: value for key, value in now.raw.items() if key not in _ROTARY}
+    section: Any = at(now.raw, now.path)
+    rest = {key: value for key, value in section.items() if key not in _ROTARY}
     stated = Configuration.read(in_both_dialects(wanted)).section  # what a class's default states, too
     taken = {key: stated[key] for key in _ROTARY if key in stated}
-    notes = (f"the table, and the window of {wanted.meant_length:,} tokens, are those of {target.folder}",)
-    return Plan(request, now, Configuration.read(rest | taken), {}, wanted.meant_length, notes)
+    notes = [f"the table, and the window of {wanted.meant_length:,} tokens, are those of {target.folder}"]
+    if not now.is_head:
+        notes.append("config.json does not say that this is a draft head; check that it drafts for that target")
+    planned = Configuration.read(placed(now.raw, now.path, rest | taken))
+    return Plan(request, now, planned, {}, wanted.meant_length, tuple(notes))
 
 
 def _base(stored: ModelFolder) -> dict[str, tuple[float, int]]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Unpack
 
 from ..configs import class_defaults
-from ..configs.finding import dotted
+from ..configs.finding import SPECULATORS, dotted
 from ..engines.exported import engine_warnings
 from ..engines.model_code import is_in_transformers
 from ..errors import CheckpointError, ScheduleError
@@ -243,7 +243,7 @@ def warnings_of(source: Path, plan: Plan, weights: bool) -> Iterator[str]:
             yield f"{name}: still describes the original model; an engine that reads that file applies no scaling"
     where = dotted(plan.planned.path)
     for unknown in dict.fromkeys([plan.planned.whole_type, model_type]):
-        if is_in_transformers(unknown) or unknown in class_defaults.sections():
+        if is_in_transformers(unknown) or unknown in class_defaults.sections() or SPECULATORS in plan.planned.raw:
             continue
         yield (
             f"model type {brief(unknown)} is unknown to ropescale; whether its code reads what is written in {where} "

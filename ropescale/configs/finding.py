@@ -14,6 +14,9 @@ Path = tuple[str, ...]
 """The keys that lead to a section; empty for the top level."""
 
 ORIGINAL = "original_max_position_embeddings"
+SPECULATORS = "speculators_model_type"
+"""The key that files of the speculators library have instead of ``model_type``."""
+
 LENGTH_KEYS = (
     "model_max_length max_sequence_length max_seq_length max_seq_len seq_length seq_len n_positions n_ctx "
     "max_target_positions context_length max_context_length".split()
@@ -97,6 +100,8 @@ def find_section(config: Json) -> tuple[Path, str]:
     language model's is taken; two that do, or one of another name, are named in a refusal, because their code is not
     known.
     """
+    if SPECULATORS in config:  # a draft head, as vLLM's transformers_utils/configs/speculators reads it
+        return ("transformer_layer_config",), ""
     known = class_defaults.load()
     model_type = str(config.get("model_type"))
     if model_type in known:
@@ -192,7 +197,7 @@ def draft_in(config: Json, section: Json) -> Draft | None:
         config: the whole configuration.
         section: the language model's part.
     """
-    names = [config.get(key) for key in ("architectures", "model_type", "speculators_model_type")]
+    names = [config.get(key) for key in ("architectures", "model_type", SPECULATORS)]
     if found := _HEAD.search(str(names).lower()):
         return Draft(found[0].replace("nextn", "mtp"))
     if "draft_vocab_size" in config:

@@ -310,6 +310,8 @@ def _apart(decoded: torch.Tensor, whole: torch.Tensor) -> tuple[torch.Tensor, to
         RunError: the logits are NaN.
     """
     if decoded.isnan().any() or whole.isnan().any():
+        if decoded.dtype == torch.float32:
+            raise RunError("the model's logits are NaN in float32; its weights are at fault")
         raise RunError("the model's logits are NaN; try float32", "dtype")
     left = decoded.double()
     right = whole.double()

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
@@ -23,6 +24,7 @@ from ..checkpoints.loading import load_model, refuse_unloadable
 from ..checkpoints.locating import ModelFolder
 from ..checkpoints.patching import other_limits
 from ..configs.configuration import MAXIMUM_STAYS, ONLY_V5_KEYS, Configuration, read_rope
+from ..configs.finding import SPECULATORS
 from ..configs.section import LARGEST
 from ..engines.transformers4 import is_met
 from ..errors import ConfigError, DataError, RopescaleError, ScheduleError, VerificationError
@@ -271,6 +273,7 @@ def examine_model(model: nn.Module, wanted: Intended | None = None) -> Verificat
             meant = len(intended.tables[key].inv_freq)
             if pairs != meant:
                 report.problems.append(f"{where} ({key} layers) has a table of {pairs} pairs instead of {meant}")
+    report.problems += islice(_not_finite(model), 1)
     if report.problems:  # a forward pass would fail
         return report
     with preserved(model):
@@ -318,6 +321,14 @@ def _begun(model: nn.Module) -> Verification:
     if not any(rotary_modules(model)):
         report.problems.append("the model has no rotary module that transformers builds from its configuration")
     return report
+
+
+def _not_finite(model: nn.Module) -> Iterator[str]:
+    """Yields a problem for every weight with NaN or infinity, under which no table has a meaning."""
+    for name, weight in model.named_parameters():
+        # attention kernels may swallow a NaN; a sum needs no memory
+        if weight.is_floating_point() and weight.element_size() > 1 and not weight.sum(dtype=torch.float32).isfinite():
+            yield f"{name} contains NaN or infinity, so the model computes nothing under any table"
 
 
 @contextmanager
@@ -420,6 +431,10 @@ def _stock_modules(
     from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedConfig
 
     skeleton = nn.Module()
+    if SPECULATORS in config:
+        told = "transformers cannot build a head of the speculators library; `ropescale inspect` shows what vLLM reads"
+        report.problems.append(told)
+        return skeleton, []
     try:
         loaded = AutoConfig.from_pretrained(folder, trust_remote_code=trusted)
         with torch.device("meta"):

@@ -60,6 +60,11 @@ UNTAKEN = [
     ("schedule: mine.py::Mine", "'mine.py::Mine' is code, which a file cannot run; give it on the command line"),
     ("- 1", "contains no options; write NAME: VALUE"),
     ("a: [", "is not YAML"),
+    ("lengths: 32\nwindows: 1\nlengths: 64", "is not YAML: lengths is at line 1, column 1 and at line 3, column 1;"),
+    (
+        '{"lengths": 32, "lengths": 64}',
+        "is not YAML: lengths is at line 1, column 2 and at line 1, column 17; keep one",
+    ),
     ("lengths: [[32]]", "lengths is neither text nor a number, nor a list of them"),
     (f"windows: {9:09000}", "is neither 'all' nor a number of 1 or more"),
     (f"stride: 0x{15:x}{0:06000}", "is not a length"),

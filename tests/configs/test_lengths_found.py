@@ -12,7 +12,7 @@ from transformers import AutoConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 import ropescale
-from ropescale.errors import ConfigError
+from ropescale.errors import ConfigError, ScheduleError
 from ropescale.inspecting import inspect
 
 LINEAR4 = LLAMA | {"rope_scaling": {"type": "linear", "factor": 4.0}}
@@ -233,6 +233,15 @@ def test_a_section_that_nothing_is_known_to_read_is_named_and_not_written(config
 def test_a_dangling_configuration_is_named_with_its_target(tmp_path, refused):
     (tmp_path / "config.json").symlink_to("../../blobs/abc")
     assert "config.json is a link to ../../blobs/abc, which does not exist" in refused("inspect", tmp_path)
+
+
+def test_of_a_key_that_stands_twice_the_last_value_is_read_as_transformers_does_and_that_is_said(tmp_path, ran):
+    content = json.dumps(LLAMA).rstrip("}") + ', "rope_theta": 5e5}'
+    (tmp_path / "config.json").write_text(content)
+    out, err = ran("inspect", tmp_path)
+    assert "500,000" in out and err.count("states 'rope_theta' more than once; the last value counts") == 1
+    with pytest.raises(ScheduleError, match="states 'factor' more than once"):
+        ropescale.frequencies(tmp_path, '{"name": "yarn", "factor": 2, "factor": 4}')
 
 
 def test_the_tool_prints_what_is_read_in_a_folder_of_configurations(tmp_path, monkeypatch, capsys):

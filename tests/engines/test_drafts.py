@@ -17,6 +17,7 @@ from ropescale.exporting import exports
 EAGLE3 = LLAMA31 | {"architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": 256}
 EAGLE3["max_position_embeddings"] = 2048
 MTP = DEEPSEEK | {"num_nextn_predict_layers": 1}
+SPECULATORS = {"speculators_model_type": "eagle3", "transformer_layer_config": LLAMA | {"rope_scaling": None}}
 INSIDE = {"model_type": "qwen3_5_text", "mtp_num_hidden_layers": 1}
 
 
@@ -26,6 +27,7 @@ DRAFTING = [
     (LLAMA | {"architectures": ["LlamaForCausalLMEagle"]}, "eagle head"),
     (LLAMA | {"architectures": ["DFlashDraftModel"], "model_type": "qwen3"}, "dflash head"),
     (LLAMA | {"architectures": ["DeepseekV3ForCausalLMNextN"]}, "mtp head"),
+    (SPECULATORS, "eagle3 head"),
     (MTP, "1 MTP layer"),
     (LLAMA | {"model_type": "minimax_m2", "num_mtp_modules": 3}, "3 MTP layers"),
     ({"model_type": "qwen3_5", "text_config": INSIDE}, "1 MTP layer"),
@@ -68,6 +70,21 @@ def test_a_head_gets_the_table_and_the_window_of_its_target(spec, tmp_path, ran)
     again = ropescale.patch_checkpoint(tmp_path / "out", None, like=target, dry_run=True)
     assert "config.json" not in again.changes
     assert Configuration.read(head).meant_length == Configuration.read(wanted).meant_length
+
+
+def test_a_head_of_the_speculators_library_gets_the_table_where_vllm_reads_it(tmp_path, ran):
+    ropescale.patch_checkpoint(write_checkpoint(tmp_path / "source", LLAMA), tmp_path / "target", "yarn:factor=4")
+    head, out = write_checkpoint(tmp_path / "head", SPECULATORS), tmp_path / "out"
+    said = ran("patch", head, "-o", out, "--like", tmp_path / "target").err
+    assert f"next: ropescale inspect {out}" in said and "unknown" not in said
+    written = json.loads((out / "config.json").read_text())
+    assert written.keys() == SPECULATORS.keys()
+    assert_same_tables(
+        ropescale.frequencies(tmp_path / "target", "as-is"), stock_tables(written["transformer_layer_config"])
+    )
+    assert "cannot build a head of the speculators library" in ran("verify", out, code=1).err
+    said = ran("patch", tmp_path / "source", "--like", tmp_path / "target", "--dry-run").err
+    assert "config.json does not say that this is a draft head" in said
 
 
 def test_a_target_whose_class_states_its_table_gives_it_all_the_same(tmp_path):

@@ -183,7 +183,7 @@ def test_a_model_that_cannot_be_compared_is_one_sentence(monkeypatch):
     monkeypatch.setattr(uncached, "generate", lambda **given: generate(**given, use_cache=False), raising=False)
     for model, error, said in (
         (broken, RunError, "fails while it generates: ZeroDivisionError: division by zero"),
-        (nan, RunError, "logits are NaN"),
+        (nan, VerificationError, "lm_head.weight contains NaN or infinity"),
         (build().model, ConfigError, "LlamaModel cannot generate"),
         (uncached, ConfigError, "LlamaForCausalLM has no cache"),
     ):
