@@ -40,7 +40,8 @@ _NARROWEST = 0.01
 
 
 KNOWN_RAMPS = ((16, 0.5), (8, 0.5), (16, 1))
-"""Ramps that were better than YaRN's default for a model or two: ends in turns, ``beta_fast`` and ``beta_slow``."""
+"""Ramps that were better than YaRN's default for one model, and not for another: their ends in turns, ``beta_fast`` and
+``beta_slow``."""
 
 STARTS = 1 + len(KNOWN_RAMPS)
 

@@ -187,10 +187,6 @@ def texts_in_a_folder(size: int = 1100) -> None:
         (Path("texts") / f"{number}.txt").write_text(text[:size], encoding="utf-8")
 
 
-def a_run() -> None:
-    assert main(["eval", "CKPT", "--data", "book.txt", "--lengths", "256,2k", "--windows", "1", "-o", "OUT"]) == 0
-
-
 def a_configuration() -> None:
     config = LlamaConfig(hidden_size=4096, num_attention_heads=32, max_position_embeddings=4096)
     config.save_pretrained("llama")
@@ -282,7 +278,6 @@ RUN = {
         ("live: yes (full_attention: ByLayer:window=2; sliding_attention: ByLayer:window=2", "| ByLength"),
     ),
     "index": Guide(lambda: texts_in_a_folder(2200), ("RUN/REPORT.md",), ("live: yes", "vllm serve CKPT-2k")),
-    "python": Guide(a_run, ("yarn.png",), ("<Patch yarn:factor=8, to 2,048 tokens>",)),
     "saving": Guide(dict, ("OUT/ropescale.json", "ADAPTER/base/ropescale.json")),
     "training": Guide(a_trainer, ("OUT/ropescale.json",), ()),
 }  # fmt: skip

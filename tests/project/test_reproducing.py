@@ -1,8 +1,8 @@
-"""The page of the papers' claims: its verdicts follow from its intervals, its differences from its perplexities."""
+"""The pages of evidence: verdicts follow from intervals, differences from perplexities, tables from stored data."""
 
+import json
 import math
 import re
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -19,11 +19,9 @@ FIGURE = re.compile(rf"([+-]?\d\.\d{{4}}) (?:± <?(\d\.\d{{4}})|\({BOUND} to {BO
 
 @pytest.fixture(scope="module")
 def reproduce():
-    sys.path.insert(0, str(TOOLS))
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(TOOLS)
         import reproduce
-    finally:
-        sys.path.remove(str(TOOLS))
     return reproduce
 
 
@@ -61,8 +59,7 @@ def test_every_verdict_follows_from_its_intervals_and_the_sentences_count_them(p
     assert f"{WORDS[count['does not hold']].title()} claims do not hold here, {WORDS[count['undecided']]} are" in said
     limits = " ".join((repository / "docs" / "limits.md").read_text(encoding="utf-8").split())
     assert f"{WORDS[count['does not hold']].title()} of the papers' claims [do not hold]" in limits
-    leading = re.compile(r"`found` stays|\.\.\. with every|.*found ramp")
-    leads = [here for claim, (here, _) in rows.items() if leading.match(claim)]
+    leads = [rows[claim][0] for claim in rows if re.match(r"`found` stays|\.\.\. with every|.*found ramp", claim)]
     assert "among them every lead of `found` after training" in said and leads == ["undecided"] * 4
     assert "200 steps beat truncation, under YaRN and `found`, and cost short context at most 3%" in said
     for claim in ("200 steps beat truncation", "After 200 steps short context costs at most 3%"):
@@ -123,11 +120,20 @@ def test_the_differences_of_losses_are_those_of_the_perplexities(page, rows):
 def test_only_arms_that_the_script_has_are_named_and_a_verdict_is_rarely_false(page, reproduce):
     arms = {"untrained", *(arm.name for arm in reproduce.arms())}
     assert {"yarn", "short-windows"} < set(re.findall(r"--only\s+([a-z][\w-]+)", page)) <= arms
-    points = {point.split("/")[0] for _, one, two, *_ in reproduce.claims() for point in (one, two)}
-    assert points <= arms
-    rng, wrong = np.random.default_rng(4), 0
+    assert {point.split("/")[0] for _, *points in reproduce.claims() for point in points[:2]} <= arms
+    rng, wrong, level = np.random.default_rng(4), 0, familywise(reproduce.FAMILY)
     for _ in range(100):
-        drawn = rng.normal(0, 1, (43, 26)).tolist()
-        found = [average(each, [1.0] * 26, familywise(reproduce.FAMILY)) for each in drawn]
+        found = [average(each, [1.0] * 26, level) for each in rng.normal(0, 1, (43, 26)).tolist()]
         wrong += any(reproduce.verdict(each.low, each.high) != "undecided" for each in found)
     assert wrong <= 6
+
+
+def test_the_page_of_a_larger_model_has_the_tables_of_its_data_and_concludes_what_they_show(monkeypatch):
+    monkeypatch.syspath_prepend(TOOLS)
+    from experiment import page as evidence
+
+    page, data = evidence.PAGE.read_text(encoding="utf-8"), json.loads(evidence.DATA.read_text(encoding="utf-8"))
+    assert evidence.with_tables(page, data) == page and evidence.unsupported(page, data) == []
+    shown = re.findall(rf"{BOUND} \({BOUND} to {BOUND}\)\*?\|([a-z]+)", page)
+    judged = [evidence.verdict(float(low), float(high)) for _, low, high, _ in shown]
+    assert len(shown) == evidence.family(data) and judged == [word for *_, word in shown]
