@@ -108,7 +108,7 @@ class AllCandidates(Metric["Recommendation", CandidateRow]):
         def change(spec: str, weights: Mapping[int, float]) -> Estimate:
             return estimate(parts[measured[spec]], weights, spec, usual)
 
-        points = []
+        points: list[tuple[float, float]] = []
         for spec in specs:
             points.append((change(spec, {goal.target: 1}).mean, change(spec, {goal.short: 1}).mean))
         rows = []

@@ -189,7 +189,7 @@ def test_the_least_budget_that_is_named_is_accepted_and_one_token_less_is_not(te
 def test_the_default_budget_is_a_number_of_windows_at_any_length(length, steps):
     budget = Budget(SearchOptions().feeds(length), length, held_out_for(240))
     assert (budget.windows, budget.steps) == (240, steps)
-    assert SearchOptions(budget_tokens="500k").feeds(length) == 512_000 // length
+    assert SearchOptions(budget_tokens=512_000).feeds(length) == 512_000 // length
     with pytest.raises(DataError, match="in windows and in tokens; drop one"):
         SearchOptions(budget_tokens=1000, budget_windows=20)
 
