@@ -20,7 +20,7 @@ from ..lengths import parse_length
 from ..request import RequestOptions
 from .backends.opening import OpenedModel, opened
 from .backends.schedules import Schedules, filled, requested
-from .data.sources import TextSource, folders_in, prompts_in, texts_of
+from .data.sources import TextSource, folders_in, texts_of
 from .data.windows import Lengths, check_lengths
 from .metrics.key_tokens import ALPHA, BETA, KIND, MAX_LENGTH, STRIDE, WINDOW, KeySpans, check_replaceable, check_window
 from .parallel.processes import Group, World, together
@@ -143,7 +143,7 @@ def perplexity(
         CheckpointError: ``out`` cannot be written, contains another kind of run, or is in use by another process.
     """
     sizes = check_lengths(lengths)
-    if stride is None and prompts_in(documents):
+    if stride is None and isinstance(documents, TextSource) and documents.options.prompt_field is not None:
         stride = max(1, sizes[0] // 2)
     given = opened(model, tokenizer, path, progress)
     options = PerplexityOptions(

@@ -397,11 +397,6 @@ def _one(given: Any, name: str) -> Iterator[Unread]:
 _LONGEST_PATH = 4096
 
 
-def prompts_in(documents: object) -> bool:
-    """Returns whether documents are read from a source of prompts with answers."""
-    return isinstance(documents, TextSource) and documents.options.prompt_field is not None
-
-
 def folders_in(documents: object) -> Sequence[str]:
     """Returns the names of the sources that documents are read from."""
     if isinstance(documents, TextSource):

@@ -16,7 +16,7 @@ from ..store import Facts, Store, key_of
 from .learner import Evaluator
 from .metrics import Trial
 from .search_space import Point, Space
-from .windows import BATCH, CHECKS, Budget, WeightedWindow, tokens_in
+from .windows import BATCH, CHECKS, Budget, WeightedWindow
 
 T = TypeVar("T")
 
@@ -155,7 +155,7 @@ class Trials:
     ) -> list[float]:
         """Adds a trial of each point, and returns the gradient."""
         (losses, slope), is_new = self._kept.take(compute)
-        tokens = len(points) * tokens_in(windows)
+        tokens = len(points) * sum(len(window.ids) for window in windows)
         self.spent += tokens
         trials += [Trial(self.spent, point, loss) for point, loss in zip(points, losses, strict=True)]
         if is_new:

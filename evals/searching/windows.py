@@ -75,11 +75,6 @@ class WeightedWindow:
     weights: torch.Tensor
 
 
-def tokens_in(windows: Iterable[WeightedWindow]) -> int:
-    """Returns the number of fed tokens of windows."""
-    return sum(len(window.ids) for window in windows)
-
-
 @dataclass(frozen=True)
 class Budget:
     """The budget of a search, in windows of ``size`` tokens.

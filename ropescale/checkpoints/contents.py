@@ -255,7 +255,8 @@ def changes(source: ModelFolder, files: Mapping[str, bytes]) -> dict[str, str]:
 def diff(old: Json, new: Json, name: str) -> str:
     """Returns a unified diff of two JSON objects, limited to the keys that differ, with long lists on one line."""
     same = {key for key in old.keys() & new.keys() if old[key] == new[key]}
-    before, after = (list(_readable(each, same)) for each in (old, new))
+    before = list(_readable(old, same))
+    after = list(_readable(new, same))
     return "".join(difflib.unified_diff(before, after, f"{name} (source)", f"{name} (patched)", n=1))
 
 

@@ -202,8 +202,8 @@ def deepseek_scale(parameters: Mapping[str, float]) -> float:
     """Returns the multiplier of cos and sin in the engines' own ``deepseek_yarn``, which reads no attention factor."""
     given = {key: parameters[key] for key in ("mscale", "mscale_all_dim") if parameters.get(key) is not None}
     weights = {"mscale": 1.0, "mscale_all_dim": 0.0} | given
-    over, under = (temperature(parameters.get("factor", 1.0), weights[key]) for key in ("mscale", "mscale_all_dim"))
-    return over / under
+    factor = parameters.get("factor", 1.0)
+    return temperature(factor, weights["mscale"]) / temperature(factor, weights["mscale_all_dim"])
 
 
 def multiplied_length(layers: Layers) -> Difference:

@@ -103,7 +103,8 @@ def read_model(file: GgufFile, on_top: bool = False) -> GgufModel:
             "the schedule",
             "on_top",
         )
-    kind, parts = (file.keys.get(name) for name in ("general.type", "split.count"))
+    kind = file.keys.get("general.type")
+    parts = file.keys.get("split.count")
     if kind is not None and kind.value != "model":
         other = cut(str(kind.value), 60)
         raise ConfigError(f"{file.path} is of type {other}, not a model; give the language model's file")

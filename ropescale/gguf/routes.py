@@ -202,7 +202,9 @@ def _two_lists(model: GgufModel, goal: Goal) -> Route:
     schedule = goal.schedule
     rope = goal.rope
     trained = rope.original_length
-    short, long, far = (compute(schedule, rope, length) for length in (trained, trained + 1, 8 * trained))
+    short = compute(schedule, rope, trained)
+    long = compute(schedule, rope, trained + 1)
+    far = compute(schedule, rope, 8 * trained)
     varying = far != long or short.attention_scale != long.attention_scale
     if varying or model.architecture not in known.TAKES_LISTS:
         what = "changes with the length" if varying else "has two lists"

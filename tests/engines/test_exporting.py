@@ -361,8 +361,8 @@ def test_what_llama_cpps_options_cannot_say_is_written_into_a_gguf(tmp_path):
     assert done.commands[0].text.startswith("ropescale gguf source.gguf -o patched-16384.gguf --schedule ntk-su")
     table = list(ropescale.frequencies(CONFIGS["llama"], "dynamic:factor=4", length=8192)["all"].inv_freq)
     frozen = exported("llama", "llama.cpp", "dynamic:factor=4", tmp_path / "frozen", freeze_at=8192)
-    tables = tmp_path / "tables"
-    for done in (frozen, export(patched("llama", {"name": "table", "inv_freq": table}, tables), "llama.cpp")):
+    written = patched("llama", {"name": "table", "inv_freq": table}, tmp_path / "tables")
+    for done in (frozen, export(written, "llama.cpp")):
         assert json.loads(words_of(done)[-1])["inv_freq"] == pytest.approx(table), "all of its numbers"
 
 

@@ -46,12 +46,6 @@ def test_every_window_begins_with_bos_wherever_those_of_the_schedules_do(bos):
     assert {window[0] for window in windows if len(window) == 128} == ({3} if bos == 3 else {ids[0] for ids in IDS})
 
 
-def test_it_counts_what_it_feeds():
-    """86 tokens each beyond 64 at stride 16: five windows of 64, and one of 54 that scores the last six."""
-    last = perplexity(llama(), IDS, [150], truncation_stride=16).truncation
-    assert last.positions == 3 * (5 * 64 + 54)
-
-
 def means(result, schedule, length, which=slice(None)):
     """Per token, by hand: the schedule's losses, truncation's, and the documents' differences."""
     ours = [each[TRAINED - 1 : length - 1][which] for each in result.losses(schedule, length)]
@@ -64,6 +58,8 @@ def test_rows_are_over_the_tokens_from_the_trained_length_on_and_intervals_over_
     result = perplexity(llama(), documents(5, 160), [32, 64, 100, 150], [YARN], truncation_stride=16)
     found = [(row.schedule, row.length) for row in result.against_truncation]
     assert found == [("as-is", 100), ("as-is", 150), (YARN, 100), (YARN, 150)]
+    # 86 tokens each beyond 64 at stride 16: five windows of 64, and one of 54 that scores the last six.
+    assert result.truncation.positions == 5 * (5 * 64 + 54)
     for row in result.against_truncation:
         ours, theirs = means(result, row.schedule, row.length)
         assert row.tokens == len(ours) == 5 * (row.length - TRAINED)
