@@ -54,16 +54,18 @@ def test_every_verdict_follows_from_its_intervals_and_the_sentences_count_them(p
         assert verdicts and judged == here, (claim, figures)
         count[here] += 1
         intervals += len(bounds(figures))
-    assert intervals == reproduce.FAMILY and f"All {intervals} intervals hold together" in " ".join(page.split())
     said = " ".join(page.split())
+    assert intervals == reproduce.FAMILY and f"All {intervals} intervals hold together" in said
     assert f"{WORDS[count['does not hold']].title()} claims do not hold here, {WORDS[count['undecided']]} are" in said
     limits = " ".join((repository / "docs" / "limits.md").read_text(encoding="utf-8").split())
     assert f"{WORDS[count['does not hold']].title()} of the papers' claims [do not hold]" in limits
-    leads = [rows[claim][0] for claim in rows if re.match(r"`found` stays|\.\.\. with every|.*found ramp", claim)]
-    assert "among them every lead of `found` after training" in said and leads == ["undecided"] * 4
-    assert "200 steps beat truncation, under YaRN and `found`, and cost short context at most 3%" in said
-    for claim in ("200 steps beat truncation", "After 200 steps short context costs at most 3%"):
-        assert rows[claim][0] == "holds" and {"YaRN", "`found`"} <= set(rows[claim][1].split())
+    shown = [
+        rows[claim][0] for claim in rows if re.match(r"`found` stays|\.\.\. with|200 steps beat|.*found ramp", claim)
+    ]
+    assert shown == ["undecided", "undecided", "holds", "undecided", "undecided"]
+    assert "among them every lead of `found` after training" in said and "200 steps beat truncation, under YaRN" in said
+    short = bounds(rows["After 200 steps short context costs at most 3%"][1])  # under YaRN, under found
+    assert [reproduce.verdict(*each[1:], 0.0296) for each in short] == ["undecided", "holds"]
 
 
 def cells(page: str, name: str, corner: str) -> list[list[float]]:

@@ -195,8 +195,8 @@ def claims() -> list[tuple[str, str, str, int, int, float]]:
         ("dynamic YaRN minus the original", "untrained/0/dynamic-yarn", "untrained/0/as-is", TRAINED, 0, 0.01),
         ("dynamic YaRN minus YaRN", "untrained/0/dynamic-yarn", zero["yarn"], TARGET, 0, 0.01),
         *[(f"{n}: 200 steps minus none", f"{n}/200", f"{n}/0", TARGET, 0, 0.0) for n in ("linear", "yarn")],
-        *[(f"{n}: 200 steps minus truncation", f"{n}/200", cut, TARGET, half, 0.0)
-          for n in ("linear", "yarn", "found")],
+        ("linear: 200 steps minus truncation", "linear/200", cut, TARGET, half, 0.0),
+        *[(f"{n}: 200 steps minus truncation", f"{n}-seed-0/200", cut, TARGET, half, 0.0) for n in ("yarn", "found")],
         ("PI, 400 steps, minus the original", "linear/400", "untrained/0/as-is", TRAINED, 0, 0.0488),
         ("PI minus no schedule, 400 steps", "linear/400", "control/400", TARGET, 0, 0.0),
         ("YaRN, 100 steps, minus PI, 400", "yarn/100", "linear/400", TARGET, 0, 0.0),
