@@ -17,8 +17,8 @@ FUSED = "varlen_attn"
 """torch's name of FlashAttention for windows of any length, which computes sliding windows in one kernel."""
 
 FUSED_ON = ("cuda",)
-"""The types of devices that may have it, in half precision. An H100 ran blocks with torch 2.11, at the speed of the
-rest of the model."""
+"""The types of devices that may have it, in half precision. With torch 2.11 an H100 ran blocks instead, and a
+Gemma-3-1B took 0.75 s for 32,768 positions."""
 
 Compared = list[tuple[torch.Tensor, torch.Tensor]]
 """The outputs of the fused kernel and of blocks, for each layer."""

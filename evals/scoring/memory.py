@@ -79,7 +79,7 @@ class MemoryEstimate:
         """
         heads, head = heads_of(self.model)
         kept = 2 * stated(self.model, "num_key_value_heads", heads) * head
-        layers = stated(self.model, "num_hidden_layers", 1) / len(_devices(self.model)) + 1
+        layers = stated(self.model, "num_hidden_layers", 1) / len(devices_of(self.model)) + 1
         cache = self.item_bytes * (layers * kept + 2 * heads * head) / self._shares
         queries = QUERIES if self.unmasked else chunk
         return self.whole(chunk, length) + length * (cache + queries * (1 + self.item_bytes))
@@ -176,7 +176,7 @@ def budget(model: PreTrainedModel, share: float | None = None) -> float:
     passes through all of them.
     """
     weights = weight_bytes(model)
-    devices = _devices(model)
+    devices = devices_of(model)
     share = share or _SHARES.get(device_of(model).type, 0.85)
     return share * min(total_memory(device) - weights.get(device, 0) for device in devices)
 
@@ -185,7 +185,7 @@ def refuse(model: PreTrainedModel, positions: int, needed: Callable[[int], float
     """Refuses what needs more than all memory that the weights leave.
 
     Args:
-        needed: the bytes that are needed for so many positions.
+        needed: the bytes that are needed for so many positions, on the device that needs most.
         what: what has these positions, for the message.
 
     Raises:
@@ -202,7 +202,7 @@ def refuse(model: PreTrainedModel, positions: int, needed: Callable[[int], float
         )
 
 
-def _devices(model: PreTrainedModel) -> set[torch.device]:
+def devices_of(model: PreTrainedModel) -> set[torch.device]:
     """Returns the devices that compute: the accelerators that have weights, or the device of the inputs."""
     return {device for device in weight_bytes(model) if device.type not in ("cpu", "meta")} or {device_of(model)}
 
