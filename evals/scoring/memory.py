@@ -193,10 +193,10 @@ def refuse(model: PreTrainedModel, positions: int, needed: Callable[[int], float
     """
     room = budget(model, 1)
     if needed(positions) > room:
-        fitting = bisect_right(range(positions), room, key=needed) - 1
+        fitting = bisect_right(range(1, positions), room, key=needed)
         raise RunError(
             f"{what} of {positions:,} positions needs about {size(needed(positions))}, but the weights leave "
-            f"{size(room)} of the memory of {device_of(model)}; at most {max(0, fitting):,} positions fit; "
+            f"{size(room)} of the memory of {device_of(model)}; at most {fitting:,} positions fit; "
             "use shorter lengths, bfloat16, or more devices",
             "dtype",
         )
@@ -229,8 +229,7 @@ def total_memory(device: torch.device) -> int:
     control group if that is lower."""
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
-    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 8 * 2**30
-    limits = [machine]
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 8 * 2**30]
     for name in ("memory.max", "memory/memory.limit_in_bytes"):
         with suppress(OSError, ValueError):  # no control groups here, or no limit: "max"
             limits.append(int((Path("/sys/fs/cgroup") / name).read_text()))

@@ -147,7 +147,7 @@ class Scorer:
     def fused(self) -> bool:
         """Whether one kernel computes a window past a layer's sliding window: it gives what blocks give, in every layer
         that slides; in float32 it raises an error."""
-        slides = stated(self.model, "sliding_window", 0) > 0
+        slides = stated(self.model, "sliding_window", 0)
         if not (slides and self.retries and self.device.type in attention.FUSED_ON and self.unmasked):
             return False
         both: attention.Compared = []

@@ -31,7 +31,7 @@ from ...models import patching
 from ...models.rotary_modules import layer_keys, prefix, preserved, rotary_modules
 from ...planning.plan import Plan
 from ..parallel.processes import Group
-from ..scoring.memory import MemoryEstimate, embedding_shape, heads_of, needs_mask, stated, width
+from ..scoring.memory import MemoryEstimate, devices_of, embedding_shape, heads_of, needs_mask, stated, width
 from ..scoring.scorer import Scorer, answering, not_finite
 from ..scoring.tiles import blocks
 from .search_space import DiffTables, Point, Space
@@ -122,7 +122,7 @@ class Learner(Scorer):
         kept = self._kept_blocks(ids.shape[1])
         with (
             torch.enable_grad(),
-            _recomputed(blocks(self.model)[:-kept], self._keeps_attention),
+            _recomputed(blocks(self.model)[:-kept], but_attention=self.device.type == "cpu"),
             self.unmasking(ids.shape[1]),
         ):
             state = self.states(ids)
@@ -146,32 +146,29 @@ class Learner(Scorer):
             whole.backward(slope)
         return nll.cpu()
 
-    @property
-    def _keeps_attention(self) -> bool:
-        """Whether recomputed blocks store their attention, which is most of their time; elsewhere memory is dearer."""
-        return self.device.type == "cpu"
-
     def _kept_blocks(self, positions: int) -> int:
         """Returns the number of last blocks whose activations are kept. One block's would be in memory anyway."""
         fitting = int(MOST_KEPT // (positions * self._block_bytes(positions)))
         return min(max(1, fitting), len(blocks(self.model)))
 
     def step_bytes(self, positions: int) -> int:
-        """Estimates the memory of a gradient beside the weights, in bytes: what the backward pass of the kept blocks
-        reads, and the inputs of the others, on a processor with their attention; and three blocks of logits."""
+        """Estimates the memory of a gradient beside the weights, in bytes on a device: what the backward pass of kept
+        blocks reads, and the inputs of its others, on a processor with their attention; and three blocks of logits."""
         vocabulary, stream = embedding_shape(self.model)
         heads, head = heads_of(self.model)
         kept = self._kept_blocks(positions)
-        held = stream + self._keeps_attention * heads * head
-        inputs = held * next(self.model.parameters()).element_size()
-        each = kept * self._block_bytes(positions) + (len(blocks(self.model)) - kept) * inputs
+        held = stream + (self.device.type == "cpu") * heads * head
+        inputs = held * MemoryEstimate(self.model, self.logits_bytes).item_bytes
+        others = (len(blocks(self.model)) - kept) / len(devices_of(self.model))
+        each = kept * self._block_bytes(positions) + others * inputs
         return int(positions * each) + 3 * min(self.logits_bytes, 4 * positions * vocabulary)
 
     def _block_bytes(self, positions: int) -> float:
         """Estimates what the backward pass of a block reads, in bytes per position: five tensors of the MLP's inner
         width, or of its experts' with two of the stream; four of all heads; four of the stream; and what is stored per
         pair of positions."""
-        stream, (heads, head) = width(self.model), heads_of(self.model)
+        stream = width(self.model)
+        heads, head = heads_of(self.model)
         inner = stated(self.model, "intermediate_size", 4 * stream)
         if experts := stated(self.model, "num_experts_per_tok", 0):
             inner = max(inner, experts * (stated(self.model, "moe_intermediate_size", inner) + stream // 2))
@@ -185,7 +182,8 @@ def _recomputed(parts: Sequence[nn.Module], but_attention: bool) -> Iterator[Non
     """Recomputes these blocks in the backward pass, instead of storing their activations.
 
     Args:
-        but_attention: store what a processor's fused attention computes.
+        but_attention: store what a processor's fused attention computes, which is most of their time; elsewhere memory
+            is dearer.
     """
     options: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
     if but_attention:

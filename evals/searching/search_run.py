@@ -23,7 +23,7 @@ from ..metrics.verdicts import too_few
 from ..parallel.processes import Group
 from ..progress import Progress
 from ..running.perplexity import PerplexityRun
-from ..scoring.memory import devices_of, refuse
+from ..scoring.memory import refuse
 from ..store import Facts, Store
 from . import gradient
 from .gradient import Steps, Trials
@@ -93,8 +93,7 @@ class SearchRun:
 
     def search(self, store: Store, group: Group) -> None:
         """Runs only the search, reusing stored steps."""
-        places = len(devices_of(self.learner.model))  # each has some of the blocks
-        refuse(self.learner.model, self.target, lambda n: self.learner.step_bytes(n) / places, "a step over a window")
+        refuse(self.learner.model, self.target, self.learner.step_bytes, "a step over a window")
         steps = Steps(store, self.facts, group)
         budget = self.data.budget
         self.notes.tell(

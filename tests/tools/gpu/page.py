@@ -42,7 +42,7 @@ def section(found: Found, written: float) -> str:
     date = facts.get("date") or time.strftime("%Y-%m-%d", time.gmtime(written))
     shown = f"one {facts['device']}" if facts["memory"] else "tiny models"
     about = f"`make gpu` on {date}: random weights, torch {facts['torch']}, transformers {facts['transformers']}."
-    curves = {f"{part} {kernel or ''}": _curve(part, kernel) for part, kernel in _CURVES}
+    curves = {f"{part} {kernel or ''}".strip(): _curve(part, kernel) for part, kernel in _CURVES}
     rows = {name: partial(_row, name, figures) for name, figures in _ROWS.items()}
     head = ["| 16 lengths of | predicted | measured | over bare | GB beside weights: predicted | measured | bare |"]
     absent = list(NEVER)
