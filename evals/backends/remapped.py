@@ -198,11 +198,6 @@ class Remapped(Variant):
         return torch.cat([turned, wide[..., width:]], dim=-1).to(states.dtype)
 
 
-def references(model: PreTrainedModel) -> list[Remapped]:
-    """Returns a model without its patches, with remapped positions, with and without their scale."""
-    return [Remapped(model, scale, is_unpatched=True) for scale in (True, False)]
-
-
 def _put(target: object, name: str, value: object) -> None:
     """Sets an attribute of an object itself, or removes it if the value is None."""
     target.__dict__[name] = value

@@ -266,7 +266,7 @@ LONGEST = 2**26
 
 
 def render(tokenizer: PreTrainedTokenizerBase, given: Mapping[str, Any]) -> str:
-    """Returns ``tokenizer.apply_chat_template(**given)``; on Linux, a process renders all chats of a tokenizer.
+    """Returns ``tokenizer.apply_chat_template(**given)``; on Linux, from a process with limits, one per tokenizer.
 
     Raises:
         DataError: the template raises an error, or exceeds a limit.

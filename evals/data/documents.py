@@ -457,11 +457,6 @@ def check_scored(documents: Sequence[Document], stops: Mapping[int, int | None])
             raise DataError(f"no {which} within its first {length:,} positions; use longer lengths", "lengths")
 
 
-def documents_sha256(documents: Iterable[Document]) -> str:
-    """Returns the hash of the documents' hashes, in order."""
-    return sha256(b"".join(bytes.fromhex(document.sha256) for document in documents))
-
-
 def too_short(longest: tuple[str, int] | None, needed: int, instead: str = "shorter lengths") -> DataError:
     """Returns the error for documents that are all too short.
 

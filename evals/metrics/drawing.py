@@ -99,7 +99,11 @@ def add_curves(axes: Axes, model: str, curves: Curves, y: str) -> None:
 
 
 def _bars(axes: Axes, curves: Curves, apart: float, numbers: Sequence[int] = ()) -> None:
-    """Adds a line with interval bars per label, each as many octaves from the next one."""
+    """Adds a line with interval bars per label.
+
+    Args:
+        apart: how far the bars of a label are from those of the next one at the same length, in octaves.
+    """
     first = len(axes.containers)
     numbers = numbers or range(first, first + len(curves))
     for number, (label, points) in enumerate(curves.items()):

@@ -115,7 +115,7 @@ class Evidence:
 
     @property
     def _folder(self) -> str:
-        """The patched folder in commands."""
+        """The name of the patched folder in commands."""
         return argument(f"{Path(self._model).name or 'model'}-{tokens(self.objective.target)}")
 
 

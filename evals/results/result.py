@@ -157,8 +157,8 @@ class Result(Stored, Saved):
     def minus(self, before: Result) -> list[verdicts.VerdictRow]:
         """Returns this model's loss minus that of another on the same tokens, at each length that both measured.
 
-        A schedule is compared with that of the same name, and with those of the same tables: a fine-tuned model that is
-        patched, as it is, with the original under its schedule. The intervals hold together, as those of verdicts.
+        Schedules with the same name are compared, and those with the same tables: a model that was trained under its
+        patch, as it is, with the original under that schedule. The intervals hold together, as those of verdicts.
 
         Raises:
             DataError: the two did not score the same tokens.

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...errors import DataError
+from ...files import sha256
 from ...request import RequestOptions
 from ..data import documents as data_documents
 from ..data.chats import ALL, ASSISTANT, SCORES, Chat, Unread, has_template, rendered
@@ -228,7 +229,7 @@ class Corpus:
     @property
     def sha256(self) -> str:
         """The hash of the texts' hashes, in order."""
-        return data_documents.documents_sha256(self.texts)
+        return sha256(b"".join(bytes.fromhex(text.sha256) for text in self.texts))
 
     @property
     def scored(self) -> int:

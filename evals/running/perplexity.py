@@ -82,9 +82,11 @@ class PerplexityRun:
         self.notes = self.options.notes
         self.variants, self.baseline = backend.variants(schedules, self.notes)
         if schedules.remapped:
-            from ..backends.remapped import references
+            from ..backends.remapped import Remapped
 
-            self.variants = [*self.variants, *references(backend.differentiable())]
+            model = backend.differentiable()
+            references = [Remapped(model, scale, is_unpatched=True) for scale in (True, False)]
+            self.variants = [*self.variants, *references]
         longest = corpus.lengths[-1]
         backend.refuse(longest, self.notes)
         if backend.vocabulary is not None:

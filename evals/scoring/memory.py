@@ -87,10 +87,10 @@ class MemoryEstimate:
     def _attention(self, length: int) -> float:
         """Returns the bytes per position of a layer's attention.
 
-        These are queries, keys and values, and either three more of what is being rotated, or the output and keys and
-        values repeated per head; and cosines and sines, possibly of two kinds. Normalized queries are in fp32
-        meanwhile. Latent attention (MLA) holds the queries twice, the expanded latents, the keys, padded values and the
-        output.
+        These are the queries, keys and values, the cosines and sines (possibly of two kinds), and the larger of: three
+        more copies of what is being rotated; or the output, and the keys and values repeated per head. Normalized
+        queries are in fp32. Latent attention (MLA) holds the queries twice, the expanded latents, the keys, padded
+        values and the output.
         """
         heads, head = heads_of(self.model)
         queries = heads * head

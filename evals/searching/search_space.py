@@ -196,7 +196,7 @@ class Space:
 
     @property
     def starts(self) -> list[Point]:
-        """The points of which the search begins at the best."""
+        """The points to try first; the search begins at the best of them."""
         each = (family.starts for family in self.families.values())
         return [tuple(chain.from_iterable(parts)) for parts in zip(*each)]
 

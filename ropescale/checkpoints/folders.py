@@ -125,7 +125,10 @@ def _move_up(new: Path) -> None:
 
 
 def _undo_moves(new: Path) -> None:
-    """Removes from the folder above what was moved there, while the record is still in the hidden folder."""
+    """Removes the files that were already moved from the hidden folder ``new`` to its parent.
+
+    The record is moved last, so it still lists them.
+    """
     target = new.parent
     files = files_in(new) or {}
     within = Counter(path.lstat().st_ino for path in target.rglob("*"))
