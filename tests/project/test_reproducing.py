@@ -59,9 +59,7 @@ def test_every_verdict_follows_from_its_intervals_and_the_sentences_count_them(p
     assert f"{WORDS[count['does not hold']].title()} claims do not hold here, {WORDS[count['undecided']]} are" in said
     limits = " ".join((repository / "docs" / "limits.md").read_text(encoding="utf-8").split())
     assert f"{WORDS[count['does not hold']].title()} of the papers' claims [do not hold]" in limits
-    shown = [
-        rows[claim][0] for claim in rows if re.match(r"`found` stays|\.\.\. with|200 steps beat|.*found ramp", claim)
-    ]
+    shown = [rows[each][0] for each in rows if re.match(r"`found` stays|\.\.\. with|200 steps beat|.*found ramp", each)]
     assert shown == ["undecided", "undecided", "holds", "undecided", "undecided"]
     assert "among them every lead of `found` after training" in said and "200 steps beat truncation, under YaRN" in said
     short = bounds(rows["After 200 steps short context costs at most 3%"][1])  # under YaRN, under found
