@@ -17,9 +17,10 @@ import gguf
 import own_schedules
 import pytest
 import torch
-from configurations import DEEPSEEK, LLAMA, LLAMA31, in_v5, plain, write_checkpoint, yarn
+from configurations import DEEPSEEK, LLAMA, in_v5, plain, write_checkpoint, yarn
 from environments import environment
 from gguf_models import write_keys
+from model_kinds import EXPORTED as CONFIGS
 from planning import export, make_plan
 from rotary_modules import assert_same_tables, quiet, rotary_classes, stock_config, stock_tables, tables_of
 
@@ -34,25 +35,6 @@ from ropescale.errors import ConfigError, RopescaleError
 from ropescale.evals.reference import CHECKPOINT
 from ropescale.exporting import Export
 
-GEMMA3 = {"model_type": "gemma3_text", "max_position_embeddings": 8192, "head_dim": 64}
-CONFIGS: dict[str, dict[str, Any]] = {
-    "llama": LLAMA,
-    "llama 3.1": LLAMA31,
-    "qwen3": {"model_type": "qwen3", "max_position_embeddings": 8192, "head_dim": 64},
-    "gpt_neox": plain("gpt_neox", 256, 2, 2048, rotary_pct=0.25, rotary_emb_base=10000),
-    "phi3": LLAMA | {"model_type": "phi3"},
-    "mixtral": plain("mixtral", 128, 2, 4096, 1e6, head_dim=None),
-    "gemma3_text": GEMMA3,
-    "gemma3": {"model_type": "gemma3", "text_config": GEMMA3},
-    "dbrx": {"model_type": "dbrx", "d_model": 128, "n_heads": 2, "max_seq_len": 2048},
-    "deepseek": DEEPSEEK,
-    "gpt-oss": {"model_type": "gpt_oss", "max_position_embeddings": 131072},
-    "glm4": LLAMA | {"model_type": "glm4", "partial_rotary_factor": 0.5},
-    "qwen2": LLAMA | {"model_type": "qwen2"},
-    "v5": in_v5(LLAMA, rope_theta=500000.0),
-    "mimo": {"model_type": "mimo_v2_flash", "max_position_embeddings": 8192},
-    "minimax": {"model_type": "minimax_m3_vl", "text_config": {"model_type": "minimax_m3_vl_text"}},
-}
 OUTCOMES = Path(__file__).parents[1] / "helpers" / "model_coverage" / "coverage.json"
 FACTORS = {"name": "table", "factors": [1.0 + i / 8 for i in range(32)], "attention_factor": 1.2}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ropescale import Frequencies, Rope
+from ropescale.schedules.base import with_theta
 
 
 @dataclass(frozen=True)
@@ -28,3 +29,14 @@ class Stretching:
 
     def __call__(self, rope: Rope, length: int) -> Frequencies:
         return Frequencies([f / max(1.0, length / rope.original_length) for f in rope.inv_freq()])
+
+
+@dataclass(frozen=True)
+class LargerTheta:
+    """A user's own schedule, whose native form knows nothing of pairs that do not turn."""
+
+    def __call__(self, rope: Rope, length: int) -> Frequencies:
+        return Frequencies(with_theta(rope, 2 * rope.theta))
+
+    def rope_parameters(self, rope: Rope) -> dict[str, object]:
+        return {"rope_type": "default", "rope_theta": 2 * rope.theta}

@@ -11,6 +11,7 @@ import pytest
 import tiny_models
 import torch
 from crashing import raising
+from every_schedule import STATIC, VARYING
 from own_schedules import Half, Stretching
 from planning import make_plan
 from tiny_models import SHAPES, TRAINED, assert_same, build, document, logits, pairs, reloaded, stock_from, tables
@@ -21,7 +22,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 import ropescale
 from ropescale.errors import ConfigError, RopescaleError, VerificationError
 from ropescale.models import patching
-from ropescale.schedules import DynamicYarn, LongRope, Table, Yarn, names
+from ropescale.schedules import DynamicYarn, Yarn, names
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -30,32 +31,6 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def _quiet() -> None:
     logging.getLogger("transformers").setLevel(logging.ERROR)
 
-
-# Schedules of one table for every length, as a spec or a function from the number of pairs.
-STATIC: dict[str, Any] = {
-    **{
-        name: f"{name}:factor=4" for name in "linear ntk ntk-su ntk-mixed ntk-critical ntk-by-parts yarn llama3".split()
-    },
-    "abf": "abf:rope_theta=500000",
-    "yarn, mscale": "yarn:factor=4,mscale=1.0,mscale_all_dim=0.5",
-    "yarn, no truncation": "yarn:factor=4,truncate=false,beta_fast=4",
-    "yarn, attention factor": "yarn:factor=4,attention_factor=1.5",
-    "yarn, extrapolation factor": "yarn:factor=4,extrapolation_factor=0.5",
-    "proportional": "proportional:partial_rotary_factor=0.5,factor=2",
-    "giraffe": "giraffe:scale_power=0.5",
-    "giraffe, truncated": "giraffe:truncate=16",
-    "cope": "cope:clipped_pairs=3",
-    "resonance": {"name": "resonance", "over": "yarn", "factor": 4},
-    "longrope": lambda n: LongRope([1.0 + i for i in range(n)], [1.0 + i for i in range(n)], factor=4.0),
-    "table": lambda n: Table(factors=[1.0 + i / 3 for i in range(n)], attention_factor=1.2),
-    "custom": Half(),
-}
-
-VARYING: dict[str, Any] = {
-    "dynamic": "dynamic:factor=4",
-    "dynamic-yarn": "dynamic-yarn",
-    "longrope, two lists": lambda n: LongRope([1.0] * n, [1.5 + i for i in range(n)], factor=4.0),
-}
 
 # One of each way to say a schedule: by a factor, by a theta, by YaRN's parameters, and pair by pair.
 SOME = ("linear", "ntk", "yarn, mscale", "table")

@@ -2,7 +2,6 @@
 
 import json
 import math
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -10,8 +9,9 @@ import configurations
 import numpy as np
 import pytest
 import torch
-from configurations import GPT_OSS, LISTS, LLAMA, LLAMA31, PHI3_128K, QWEN3, in_v5, plain, write_checkpoint, yarn
-from own_schedules import Half, Stretching
+from configurations import GPT_OSS, LISTS, LLAMA, LLAMA31, PHI3_128K, QWEN3, in_v5, plain, write_checkpoint
+from model_kinds import GEMMA3, OLMO3, PHI3, PLANNED as MODELS
+from own_schedules import Half, LargerTheta, Stretching
 from planning import make_plan, read_back
 from rotary_modules import assert_same_tables, quiet, rotary_classes, stock_config, stock_tables
 
@@ -21,10 +21,7 @@ from ropescale.configs.configuration import read_rope
 from ropescale.errors import ConfigError, ScheduleError
 from ropescale.schedules import AsIs, Resonance, Table, Yarn, compute, create
 from ropescale.schedules.as_is import stock_table
-from ropescale.schedules.base import with_theta
 
-PHI3 = {"model_type": "phi3", "hidden_size": 128, "num_attention_heads": 4, "max_position_embeddings": 4096}
-GEMMA3 = plain("gemma3_text", 64, 2, 8192, 1e6, head_dim=128, rope_local_base_freq=1e4)
 # A schedule without a form of its own in transformers, except where its betas are llama3's.
 PARTS = "ntk-by-parts:factor=4"
 
@@ -92,31 +89,6 @@ def test_the_maximum_of_phi3_is_the_one_from_which_its_code_derives_the_attentio
 # Both key sets, and what stock transformers makes of them
 
 SPECS = ["linear:factor=4", "yarn:factor=4", "llama3:factor=4", "ntk:factor=4", "abf:rope_theta=3e6", PARTS, PER_PAIR]
-MODELS = {
-    "llama": LLAMA,
-    "llama 3.1": LLAMA31,
-    "v5 llama": in_v5(LLAMA),
-    "qwen3": QWEN3,
-    "gpt-oss": GPT_OSS,
-    "phi3": PHI3,
-    "phi3 128k": PHI3_128K,
-    "phimoe": {"model_type": "phimoe"},
-    "gpt_neox": {"model_type": "gpt_neox", "rotary_pct": 0.25, "rotary_emb_base": 20000},
-    "stablelm": {"model_type": "stablelm", "partial_rotary_factor": 0.25, "rope_theta": 10000},
-    "gemma2": {"model_type": "gemma2"},
-    "gemma3": GEMMA3,
-    "olmo3": {"model_type": "olmo3", "rope_theta": 500000},
-    "modernbert-decoder": {"model_type": "modernbert-decoder", "global_rope_theta": 1.6e5, "local_rope_theta": 1e4},
-    "mixtral": {"model_type": "mixtral", "hidden_size": 512, "num_attention_heads": 8, "rope_theta": 1e6},
-    "hunyuan": {"model_type": "hunyuan_v1_dense", "hidden_size": 512, "num_attention_heads": 8, "rope_theta": 1e4},
-    "deepseek_v3": configurations.DEEPSEEK_V3,
-    "deepseek_v4": {"model_type": "deepseek_v4", "max_position_embeddings": 65536},
-    "cohere2_moe": {"model_type": "cohere2_moe", "max_position_embeddings": 8192},
-    "granite_swa": {"model_type": "granite_swa", "layer_rope_theta": [10000.0] * 39 + [0]},
-    "glm4_moe with half a pair": {"model_type": "glm4_moe", "head_dim": 42, "max_position_embeddings": 4096},
-    "gemma4": {"model_type": "gemma4_text", "max_position_embeddings": 8192},
-    "dbrx": {"model_type": "dbrx", "d_model": 128, "n_heads": 2, "max_seq_len": 2048},
-}
 
 
 # Where every pair that turns is too fast for the ramp to reach: an error, tested below.
@@ -132,12 +104,6 @@ def test_what_is_written_reads_back_the_same_here_and_in_stock_transformers(name
         assert found[key].inv_freq == pytest.approx(table.inv_freq, rel=1e-12, abs=1e-25)
         assert found[key].attention_scale == pytest.approx(table.attention_scale, abs=1e-6)
     assert_same_tables(plan.tables, stock_tables(plan.config))
-
-
-# As Olmo 3 is published: only its full-attention layers are scaled.
-OLMO3 = plain("olmo3", 4096, 32, 65536, 500000, num_hidden_layers=4, rope_scaling=yarn(8.0, rope_type="yarn"))
-OLMO3["layer_types"] = ["sliding_attention"] * 3 + ["full_attention"]
-OLMO3["rope_scaling"] |= {"original_max_position_embeddings": 8192, "attention_factor": 1.2079441541679836}
 
 
 @pytest.mark.parametrize("model_type", ["olmo3", "gemma3_text", "gemma3n_text", "deepseek_v4"])
@@ -744,17 +710,6 @@ def test_lists_without_a_factor_leave_the_context_as_long_as_it_was():
     [rope] = ropes.values()
     lists = {"short_factor": [1.0] * rope.pairs, "long_factor": [2.0] * rope.pairs}
     assert make_plan(LLAMA, {"name": "longrope", **lists}).length == rope.original_length
-
-
-@dataclass(frozen=True)
-class LargerTheta:
-    """A user's own schedule, whose native form knows nothing of pairs that do not turn."""
-
-    def __call__(self, rope: Rope, length: int) -> Frequencies:
-        return Frequencies(with_theta(rope, 2 * rope.theta))
-
-    def rope_parameters(self, rope: Rope) -> dict[str, object]:
-        return {"rope_type": "default", "rope_theta": 2 * rope.theta}
 
 
 def test_a_users_default_stays_proportional_where_only_some_pairs_turn():
