@@ -362,17 +362,6 @@ def _link(temporary: Path, path: Path) -> None:
         os.replace(temporary, path)
 
 
-def link_target(path: Path) -> Path:
-    """Returns the target of a symbolic link, or any other path unchanged.
-
-    Raises:
-        CheckpointError: the target does not exist, so a write through the link would create a file elsewhere.
-    """
-    if path.is_symlink() and not path.exists():
-        raise CheckpointError(f"cannot write {path}: it is a link to nothing; remove it, or choose another file")
-    return path.resolve() if path.is_symlink() else path
-
-
 def writable_file(out: str | Path, check: Callable[[Path], object]) -> Path:
     """Returns the path of a file to write, after checking that it can be written there.
 
@@ -386,7 +375,12 @@ def writable_file(out: str | Path, check: Callable[[Path], object]) -> Path:
     path = local_path(out)
     try:
         with translated(path):
-            path = link_target(path)
+            if path.is_symlink():
+                if not path.exists():  # a write through the link would create a file elsewhere
+                    raise CheckpointError(
+                        f"cannot write {path}: it is a link to nothing; remove it, or choose another file"
+                    )
+                path = path.resolve()
             if path.is_dir():
                 raise CheckpointError(f"cannot write {out}, which is a folder; choose another file")
             folder = path.absolute().parent

@@ -96,13 +96,6 @@ class Server:
         """The engine that the server reports, with the served model."""
         return engine_of(self.client, self.name)
 
-    def labelled_by_engine(self) -> Server:
-        """Returns this server with its engine and model in the label, which tell it from others of its schedule."""
-        label = f"{self.label} ({self.engine.name}, {self.engine.model})"
-        other = copy(self)
-        other.label = label
-        return other
-
     @property
     def concurrency(self) -> int:
         """The number of windows or prompts to ask for at the same time."""
@@ -197,8 +190,12 @@ class ServedModel(Backend):
         names = [server.label for server in servers]
         self.servers = []
         for server in servers:
-            is_shared = names.count(server.label) > 1 and server.label != UNNAMED
-            self.servers.append(server.labelled_by_engine() if is_shared else server)
+            own = server
+            if names.count(server.label) > 1 and server.label != UNNAMED:  # its engine tells it from the others
+                engine = server.engine
+                own = copy(server)
+                own.label += f" ({engine.name}, {engine.model})"
+            self.servers.append(own)
         self.labels = [server.label for server in self.servers]
         if len(self.labels) > 1 and len({*self.labels} - {UNNAMED}) < len(self.labels):
             raise DataError("several servers need distinct labels; give served_as for every server", "served_as")
@@ -233,8 +230,8 @@ class ServedModel(Backend):
         label = None if schedules.baseline is None else str(schedules.baseline)
         if label is not None and label not in self.labels:
             label = specs.spelled_out(served_schedule(label))
-        if label is not None and label not in self.labels:
-            raise DataError(f"no server has the baseline {label}; choose from {', '.join(self.labels)}", "baseline")
+            if label not in self.labels:
+                raise DataError(f"no server has the baseline {label}; choose from {', '.join(self.labels)}", "baseline")
         return self.servers, label or (AS_IS if AS_IS in self.labels else self.labels[0])
 
     def as_trained(self, length: int) -> HeldTables:

@@ -318,11 +318,7 @@ def round_weights(model: PreTrainedModel, bits: float) -> None:
             weights.copy_(_rounded(weights, bits))
     for layer in model.modules():
         if isinstance(layer, nn.Linear):
-            layer.register_forward_pre_hook(_round_input)
-
-
-def _round_input(layer: nn.Module, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor]:
-    return (_rounded(inputs[0], 8),)
+            layer.register_forward_pre_hook(lambda _, inputs: (_rounded(inputs[0], 8),))
 
 
 def _rounded(values: torch.Tensor, bits: float) -> torch.Tensor:

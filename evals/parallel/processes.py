@@ -124,14 +124,20 @@ class Group:
             yield
 
     def from_all(self, value: T) -> list[T]:
-        """Gathers the values of all processes, by rank, in every process."""
+        """Gathers the values of all processes, by rank, in every process.
+
+        Raises:
+            RunError: another process has ended.
+        """
         if self.world.size == 1:
             return [value]
         import torch.distributed as dist
 
         values: list[Any] = [None] * self.world.size
-        with _connected():
+        try:
             dist.all_gather_object(values, value)
+        except RuntimeError as error:
+            raise RunError("another process of this run has stopped; see its own message") from error
         return values
 
 
@@ -216,16 +222,3 @@ def _joined(world: World) -> Iterator[Group]:
         yield Group(world)
     finally:
         dist.destroy_process_group()
-
-
-@contextmanager
-def _connected() -> Iterator[None]:
-    """Raises a :class:`RunError` if another process has ended.
-
-    Raises:
-        RunError: the connection inside the block failed.
-    """
-    try:
-        yield
-    except RuntimeError as error:
-        raise RunError("another process of this run has stopped; see its own message") from error

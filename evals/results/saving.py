@@ -199,12 +199,13 @@ class Saved(Measured, ABC):
         report = []
         for part in [*self.body(), self._about()]:
             report.append(asdict(part) if isinstance(part, Grid) else part)
-        own = {
+        files = {
             "results.csv": _encoded(self.to_csv()),
             **self._other_files(),
             "REPORT.md": _encoded(visible_lines(self._report(plots))),
+            **plots,
         }
-        folder.write(path, {**self.to_dict(), "report": report}, {**own, **plots}, force)
+        folder.write(path, {**self.to_dict(), "report": report}, files, force)
         return path
 
     def _plots(self) -> dict[str, bytes]:

@@ -136,9 +136,11 @@ def refuse_impossible(asked: str, longest: int, trained: int | None) -> None:
     Raises:
         DataError: the trained length is unknown, or no length exceeds it.
     """
-    if asked and trained is None:
+    if not asked:
+        return
+    if trained is None:
         raise DataError(f"{asked} is given, but the model's trained length is unknown; drop {asked}", asked)
-    if asked and trained is not None and longest <= trained:
+    if longest <= trained:
         raise DataError(
             f"{asked} is given, but no length is beyond the {trained:,} tokens that the model was trained with; give "
             f"a longer one, or drop {asked}",

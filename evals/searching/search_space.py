@@ -192,7 +192,7 @@ class Space:
     @property
     def start(self) -> Point:
         """The parameters of YaRN's default."""
-        return tuple(chain.from_iterable(each.start for each in self.families.values()))
+        return self.starts[0]
 
     @property
     def starts(self) -> list[Point]:
