@@ -172,7 +172,8 @@ def _longest(found: Found) -> str:
 
 def _memory(found: Found) -> str:
     own = found["out of memory"]
-    return ", ".join(f"{own[f'half of a {what} fits: largest difference']:.2g}" for what in ("batch", "window"))
+    known = {what: own.get(f"half of a {what} fits: largest difference") for what in ("batch", "window")}
+    return ", ".join(f"{what} {'refused' if apart is None else f'{apart:.2g}'}" for what, apart in known.items())
 
 
 def _default(found: Found) -> str:
@@ -185,7 +186,7 @@ def _searching(found: Found) -> str:
     own = found["search"]
     steps = next(name for name in own if "steps of windows" in name)
     gradient, peak = own["a gradient over a bare forward"], own["peak over estimate"]
-    return f"{own[steps]:.0f} s; {gradient:.2f}; {peak:.2f}"
+    return f"{steps.split()[0]} steps, {own[steps]:.0f} s; {gradient:.2f}; {peak:.2f}"
 
 
 def _recommending(found: Found) -> str:
@@ -201,9 +202,9 @@ _ROWS: dict[str, Callable[[Found], str]] = {
     "bf16 and TF32 against float32: perplexity, a token's sd": _rounding,
     "Gemma-3-1B, in blocks of its window; peak over estimate": _sliding,
     "the longest window of an 8B, whole: peak over estimate": _longest,
-    "out of memory within a batch and a window: largest difference": _memory,
+    "out of memory within: largest difference": _memory,
     "default eval, a 1B at 32k; over two bare passes": _default,
-    "`search`, a 1B, 24 steps at 32k; a gradient over a bare forward; peak over estimate": _searching,
+    "`search`, a 1B at 32k; a gradient over a bare forward; peak over estimate": _searching,
     "`recommend`, a 1B": _recommending,
 }
 
