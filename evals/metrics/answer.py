@@ -13,23 +13,30 @@ from .stored import Stored
 from .verdicts import FAR, METRIC, PAST, change_of, effect, too_few, worse_than_a_guess
 
 
-def answer(stored: Stored) -> list[str]:
+def answer(stored: Stored, whole: bool = False) -> list[str]:
     """Returns the recommendation at the longest length, a schedule's gain and cost, and its comparison with truncation.
 
     Every conclusion is the sign of an interval in :mod:`.verdicts`. Differences from the baseline are over the same
     tokens as the perplexities. Differences from truncation are only over the tokens past the trained length, because
     truncation and the unchanged model are the same up to that length.
+
+    Args:
+        whole: whether to name all schedules between which it is undecided, instead of two.
     """
     if guessed := worse_than_a_guess(stored):
         return [guessed]
     rows = [row for row in perplexity.METRIC.rows(stored) if row.length == stored.lengths[-1]]
     ppl = {row.schedule: row.ppl for row in rows if row.schedule in stored.ranked}
     few = too_few(max(row.documents for row in rows))
-    sentences = [_recommended(stored, ppl, few), _gain_and_cost(stored, ppl, few), _past_truncation(stored, ppl, few)]
+    sentences = [
+        _recommended(stored, ppl, few, whole),
+        _gain_and_cost(stored, ppl, few),
+        _past_truncation(stored, ppl, few),
+    ]
     return [f"{sentence}." for sentence in sentences if sentence]
 
 
-def _recommended(stored: Stored, ppl: dict[str, float], few: str) -> str:
+def _recommended(stored: Stored, ppl: dict[str, float], few: str, whole: bool) -> str:
     """Recommends the schedule with the lowest perplexity; if this is undecided, names its nearest rival.
 
     The sentence also contains the perplexities of the baseline, of the best changed schedule, and of truncation.
@@ -59,7 +66,7 @@ def _recommended(stored: Stored, ppl: dict[str, float], few: str) -> str:
     remarks = {}
     if first == TRUNCATION and len(stored.ranked) > 1:
         apart = "below every schedule" if of_schedules == AS_IS else "the best schedule"
-        remark = _undecided(stored, not_apart, ppl) or apart
+        remark = _undecided(stored, not_apart, ppl, whole) or apart
         if few or rivals:
             remark = "the lowest of the schedules"
         remarks = {of_schedules: f", {remark}"}
@@ -69,22 +76,24 @@ def _recommended(stored: Stored, ppl: dict[str, float], few: str) -> str:
     if not others:
         return f"At {longest:,} tokens, {name} has a perplexity of {figures}"
     if few or rivals:
-        why = f"but {few}" if few else _undecided(stored, rivals, ppl)
+        why = f"but {few}" if few else _undecided(stored, rivals, ppl, whole)
         return f"At {longest:,} tokens, {name} has the lowest perplexity: {figures}, {why}"
     return f"At {longest:,} tokens, use {name}: lowest perplexity, {figures}"
 
 
-def _undecided(stored: Stored, rivals: list[str], ppl: dict[str, float]) -> str:
-    """Names the nearest rival of the lowest perplexity, and the number of further rivals; "" if there is none.
+def _undecided(stored: Stored, rivals: list[str], ppl: dict[str, float], whole: bool) -> str:
+    """Names the nearest rival of the lowest perplexity, and the others or their number; "" if there is none.
 
     Args:
         rivals: the labels that are not significantly worse.
     """
     if not rivals:
         return ""
-    nearest = stored.markdown_name(min(rivals, key=lambda label: ppl.get(label, math.inf)))
-    both = f"it and {nearest}" if len(rivals) == 1 else f"it, {nearest} and {len(rivals) - 1} more"
-    return f"undecided between {both}"
+    nearest = sorted(rivals, key=lambda label: ppl.get(label, math.inf))
+    names = ["it", *map(stored.markdown_name, nearest)]
+    if len(rivals) > 1 and not whole:
+        names[2:] = [f"{len(rivals) - 1} more"]
+    return f"undecided between {', '.join(names[:-1])} and {names[-1]}"
 
 
 def _changed(stored: Stored, ppl: dict[str, float]) -> str | None:

@@ -14,6 +14,7 @@ import numpy as np
 
 from ...output.formatting import cut
 from ...output.plotting import COLOURS, in_style, plain
+from ..facts import TRUNCATION
 from ..statistics.intervals import PERCENT
 from .base import rests_on
 from .stored import Stored
@@ -29,17 +30,20 @@ Point = tuple[float, float, float | None, float | None]
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
 
-ASIDE = 0.05
-"""The horizontal distance of two schedules' points at one length, in octaves."""
-
 Axis = tuple[str, Iterable[int]]
 """The name of a logarithmic axis of lengths, and its ticks."""
 
 Curves = Mapping[str, Sequence[Point]]
 
+ASIDE = 0.05
+"""The horizontal distance of two schedules' points in octaves, if all are at one length."""
+
+Style = dict[str, Any]
+"""The look of a line, in matplotlib's words."""
+
 
 def draw(stored: Stored, curves: Curves, title: str, x: Axis, y: str, log: bool = False) -> Figure:
-    """Draws a line per schedule with interval bars, shifted so that they do not overlap, and marks the trained length.
+    """Draws a line per schedule with interval bars, and marks the trained length.
 
     Args:
         curves: the points of each line by label, in the order of the schedules.
@@ -51,7 +55,8 @@ def draw(stored: Stored, curves: Curves, title: str, x: Axis, y: str, log: bool 
     """
     with in_style(7, 4.4) as figure:
         axes = figure.subplots()
-        fill(axes, {stored.named(label): points for label, points in curves.items()}, x, y, log)
+        styles = [style_of(*each) for each in enumerate(curves)]
+        fill(axes, {stored.named(label): points for label, points in curves.items()}, x, y, styles, log)
         mark_trained(axes, stored.trained_length)
         about = f"{Path(stored.model['path']).name}, {rests_on(stored)}, bars: {PERCENT}"
         axes.set_title(f"{title}\n{about}", loc="left", fontsize=10)
@@ -62,13 +67,9 @@ def draw(stored: Stored, curves: Curves, title: str, x: Axis, y: str, log: bool 
     return figure
 
 
-def fill(axes: Axes, curves: Curves, x: Axis, y: str, log: bool = False, numbers: Sequence[int] = ()) -> None:
-    """Draws the lines of :func:`draw`, and their axes.
-
-    Args:
-        numbers: the number of each line's colour and marker; empty for 0, 1, 2, ...
-    """
-    _bars(axes, curves, ASIDE, numbers)
+def fill(axes: Axes, curves: Curves, x: Axis, y: str, styles: Sequence[Style], log: bool = False) -> None:
+    """Draws the lines of :func:`draw`, each in its style, and their axes."""
+    _bars(axes, curves, styles)
     if log:
         axes.set_yscale("log")
     means = [point[1] for points in curves.values() for point in points]
@@ -91,30 +92,31 @@ LENGTH = "context length (tokens)"
 
 def add_curves(axes: Axes, model: str, curves: Curves, y: str) -> None:
     """Adds lines against length to axes that may have those of other results; each label begins with the model."""
-    _bars(axes, {short(f"{model}, {label}", 60): points for label, points in curves.items()}, 0)
+    styles = [style_of(*each) for each in enumerate(curves, start=len(axes.containers))]
+    _bars(axes, {short(f"{model}, {label}", 60): points for label, points in curves.items()}, styles)
     drawn = [np.asarray(cast("ErrorbarContainer", each).lines[0].get_xdata()) for each in axes.containers]
     length_axis(axes, {int(at) for each in drawn for at in each}, LENGTH)
     axes.set_ylabel(y)
     axes.legend(fontsize=8)
 
 
-def _bars(axes: Axes, curves: Curves, apart: float, numbers: Sequence[int] = ()) -> None:
-    """Adds a line with interval bars per label.
-
-    Args:
-        apart: how far the bars of a label are from those of the next one at the same length, in octaves.
-    """
-    first = len(axes.containers)
-    numbers = numbers or range(first, first + len(curves))
+def _bars(axes: Axes, curves: Curves, styles: Sequence[Style]) -> None:
+    """Adds a line with interval bars per label; side by side, if all are single points at one length."""
+    apart = ASIDE if len({point[0] for points in curves.values() for point in points}) == 1 else 0.0
     for number, (label, points) in enumerate(curves.items()):
         at, mean, low, high = np.array(points, float).T  # NaN for a missing bound
-        aside = 2 ** (apart * (number - (len(curves) - 1) / 2))
         errors = np.maximum([mean - low, high - mean], 0)
-        axes.errorbar(at * aside, mean, errors, label=label, capsize=3, elinewidth=1, **style_of(numbers[number]))
+        aside = 2 ** (apart * (number - (len(curves) - 1) / 2))
+        axes.errorbar(at * aside, mean, errors, label=label, capsize=3, elinewidth=1, **styles[number])
 
 
-def style_of(number: int) -> dict[str, Any]:
-    """Returns the colour, marker, dashes and width of a line; the first one is wider than the others."""
+def style_of(number: int, label: str) -> Style:
+    """Returns the colour, marker, dashes and width of a line; the first one is wider than the others.
+
+    Truncation has a grey that no schedule has.
+    """
+    if label == TRUNCATION:
+        return {"color": "#777777", "marker": "d", "linestyle": "-.", "markersize": 6, "linewidth": 1.5}
     marker = MARKERS[number % len(MARKERS)]
     line = ("-", "--", ":")[number // len(LINES) % 3]
     size = {"markersize": 6.5, "linewidth": 2.6} if number == 0 else {"markersize": 4.5, "linewidth": 1.5}

@@ -89,7 +89,7 @@ METRIC = Paired()
 
 def difference(ours: Stored, schedule: str, theirs: Stored, baseline: str, length: int) -> Estimate | None:
     """Returns the NLL per token of one schedule minus another's; None if they did not score the same tokens."""
-    measured = (schedule, length) in ours.read_from and (baseline, length) in theirs.read_from
+    measured = ours.has_losses(schedule, length) and theirs.has_losses(baseline, length)
     if not measured or not ours.same_tokens(theirs):
         return None
     one = ours.totals(schedule, length)

@@ -61,7 +61,8 @@ def draw(stored: Stored) -> Figure:
     Raises:
         RopescaleError: matplotlib is not installed.
     """
-    x = f"{drawing.LENGTH}; points are set apart sideways", stored.lengths
+    aside = "; points are set apart sideways" if len(stored.lengths) == 1 else ""
+    x = f"{drawing.LENGTH}{aside}", stored.lengths
     return drawing.draw(stored, curves_of(stored), stored.title, x, "perplexity (log scale, lower is better)", log=True)
 
 

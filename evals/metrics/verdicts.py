@@ -90,7 +90,8 @@ class Verdicts(Metric[Stored, VerdictRow]):
         title = (
             "What the sentences compare (any two schedules, each within the trained length, each against truncation): "
             f"the difference in the average document (nats, below zero: the schedule is better; {rests_on(stored)}; "
-            f"{_level(rows)}):"
+            f"{_level(rows)}). Other tables have other figures for the same comparison: means over all tokens, and "
+            "intervals that hold each by itself."
         )
         return [title, grid(header, lines, right=(2, 4, 5, 6))]
 

@@ -49,7 +49,7 @@ def draw_front(stored: Recommendation) -> Figure:
     with in_style(8.4, 4.8) as figure:
         axes = figure.subplots()
         for number, (family, points) in enumerate(families.items()):
-            style = style_of(number) | {"linestyle": "", "markersize": 5, "alpha": 0.8}
+            style = style_of(number, family) | {"linestyle": "", "markersize": 5, "alpha": 0.8}
             axes.plot(*zip(*points), label=family, **style)
         edge = sorted((row.delta_short, row.delta_target) for row in near if row.front)
         if edge:

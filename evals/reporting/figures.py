@@ -127,7 +127,8 @@ def _by_length(name: str, lines: Lines, y: str, x: Axis | None = None, log: bool
         axes = figure.subplots()
         lengths = sorted({int(at) for points in lines.values() for at, *_ in points})
         curves = {each.label: points for each, points in lines.items()}
-        drawing.fill(axes, curves, x or (drawing.LENGTH, lengths), y, log, [each.number for each in lines])
+        styles = [drawing.style_of(each.number, each.schedule) for each in lines]
+        drawing.fill(axes, curves, x or (drawing.LENGTH, lengths), y, styles, log)
         for bars, each in zip(axes.containers, lines):
             for part in bars.get_children():
                 part.set_gid(f"series-{each.number}")

@@ -15,8 +15,8 @@ from typing import Any, cast
 
 from ...errors import CheckpointError, RopescaleError
 from ...files import write_checked
-from ...output.formatting import finite, visible_lines
-from ...output.wrapping import to_html
+from ...output.formatting import escaped, finite, visible_lines
+from ...output.wrapping import folding, to_html
 from .. import checking
 from ..checking import Damaged
 from ..metrics import by_position
@@ -40,12 +40,13 @@ _SWATCHES = {
     "X": "M7.4,1L10,3.6L12.6,1L14,2.4L11.4,5L14,7.6L12.6,9L10,6.4L7.4,9L6,7.6L8.6,5L6,2.4Z",
     "<": "M6,5L12.7,1V9Z",
     ">": "M14,5L7.3,1V9Z",
+    "d": "M10,.8L12.6,5L10,9.2L7.4,5Z",
 }
 """An SVG path of each marker, in a box of 20 by 10, for the list of series."""
 
-FEW = 8
-"""The most schedules of which each may be compared with; with more, only the baseline of each run. A longer list of
-series does not stay on the screen."""
+FEW = 12
+"""The most series of which each may be compared with; with more, only the baseline of each run. A longer list of them
+does not stay on the screen."""
 
 
 def page(runs: Sequence[StoredRun], title: str | None = None) -> str:
@@ -88,7 +89,8 @@ def page(runs: Sequence[StoredRun], title: str | None = None) -> str:
         script=(files / "page.js").read_text(encoding="utf-8"),
         few=FEW,
         cell=change_cell,
-        series=[(each, style_of(each.number)) for each in series],
+        folding=lambda label: folding(escaped(visible_lines(label))),
+        series=[(each, style_of(each.number, each.schedule)) for each in series],
         swatches=_SWATCHES,
         **(_sections(series) if series else {}),
     )
@@ -115,21 +117,21 @@ def _sections(series: Sequence[Series]) -> dict[str, object]:
     firsts = [each for each in schedules if each.schedule == each.result.baseline]
     return {
         "curves": views,
-        "bases": [_against(each, schedules) for each in (schedules if len(schedules) <= FEW else firsts)],
+        "bases": [_against(each, series) for each in (series if len(series) <= FEW else firsts)],
         "base": firsts[0].number,
         "position": figures.positions(schedules),
     }
 
 
-def _against(base: Series, schedules: Sequence[Series]) -> dict[str, object]:
+def _against(base: Series, series: Sequence[Series]) -> dict[str, object]:
     """Returns the figure and the table of the changes from one series, and the series that are not comparable."""
-    found = figures.changes_from(base, schedules)
+    found = figures.changes_from(base, series)
     return {
         "series": base,
         "figure": figures.changes(f"change-{base.number}", found),
         "changes": found,
         "lengths": sorted(set().union(*found.values())),
-        "apart": [each.label for each in schedules if each not in (base, *found)],
+        "apart": [each.label for each in series if each not in (base, *found)],
     }
 
 

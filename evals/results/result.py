@@ -142,7 +142,9 @@ class Result(Stored, Saved):
 
     def body(self) -> Page:
         """Returns all tables, first for all sources together and then by source, and the protocol."""
-        parts: Page = [f"All sources ({rests_on(self)}):"] if self.by_source else []
+        said = self.sentences()
+        parts: Page = [each for each in answer(self, whole=True) if each not in said]
+        parts += [f"All sources ({rests_on(self)}):"] if self.by_source else []
         parts += self.tables_of_metrics()
         for name, part in self.by_source.items():
             few = "" if part._blocks else intervals.over_documents(part.data["documents"])

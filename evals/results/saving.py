@@ -213,7 +213,8 @@ class Saved(Measured, ABC):
         try:
             plots = {picture.file: partial(picture.draw, stored) for picture, stored in self._pictures()}
             for main in list(plots)[:1]:
-                plots[main] = partial(add_caption, plots[main], self.sentences())
+                about = f"{self._model} on {self.data['source']}, {date.today()}. {self.rests_on()}"
+                plots[main] = partial(add_caption, plots[main], [*self.sentences(), about])
             return {file: drawn(draw) for file, draw in plots.items()}
         except RopescaleError as error:
             if not self.unfinished:  # those are written once a minute

@@ -134,12 +134,17 @@ def _html(table: Grid) -> str:
     def line(tag: str, cells: Sequence[str]) -> str:
         style = "padding: 0.2em 0.8em; white-space: nowrap"
         words = (
-            f'<{tag} style="text-align: {side}; {style}">{_text(cell)}</{tag}>' for side, cell in zip(sides, cells)
+            f'<{tag} style="text-align: {side}; {style}">{folding(cell)}</{tag}>' for side, cell in zip(sides, cells)
         )
         return f"<tr>{''.join(words)}</tr>"
 
     rows = "".join(line("td", row) for row in table.rows)
     return f"<table><thead>{line('th', table.header)}</thead><tbody>{rows}</tbody></table>"
+
+
+def folding(cell: str) -> str:
+    """Returns a cell as HTML that may break where one on a terminal may, and before a dot or after an underscore."""
+    return re.sub(r"(,(?!\d{3}\b)|[/:=_]|(?=\.[a-z]))", r"\1<wbr>", _text(cell))
 
 
 def _text(text: str) -> str:

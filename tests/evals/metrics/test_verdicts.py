@@ -9,8 +9,10 @@ import re
 
 import numpy as np
 import pytest
-from tiny import from_ids
+import torch
+from tiny import checkpoint, from_ids, llama
 
+import ropescale
 from ropescale.errors import DataError
 from ropescale.evals import Result
 from ropescale.evals.facts import AS_IS, TRUNCATION, Pass, Truncation
@@ -191,6 +193,8 @@ def check_first(sentence, result, ppl, decides):
         nearest, more = undecided.groups()
         assert nearest in among and ppl.get(nearest) == min((ppl[each] for each in among & {*ppl}), default=None)
         assert int(more or 0) == len(among) - 1
+        named = re.findall(r"undecided between it, (.*?) and (\S+?)(?:[;)]|\.$)", result.to_markdown(), re.MULTILINE)
+        assert [{*several.split(", "), last} for several, last in named] == [among] * bool(more)
     best = "the best schedule" in rest or "below every schedule" in rest
     truncated = name == "truncation" and len(of_schedules) > 1
     assert best == (truncated and decides and not rivals and not open_)
@@ -412,27 +416,41 @@ def test_more_models_are_a_table_by_length_and_another_text_is_only_named(tmp_pa
         before.minus(runs["d"])
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_the_printed_winner_and_truncation_are_in_every_artefact(tmp_path, ran, seed):
+@pytest.mark.parametrize("seed", range(3))
+def test_the_printed_winner_and_truncation_are_in_every_artefact_of_a_run(tmp_path, ran, seed):
+    """Random models, lengths, schedules and numbers of documents, which a model under a schedule has written."""
     rng = np.random.default_rng(seed)
-    schedules, documents = int(rng.integers(1, 7)), int(rng.integers(2, 21))
-    result = table(rng, schedules, documents, LENGTHS[seed % 2 + 2], effect=rng.choice([0.0, 2.0]), baseline=AS_IS)
-    run = result.save(tmp_path / "run")
+    model, run = llama(seed, vocab_size=257), tmp_path / "run"
+    folder = checkpoint(tmp_path, model)
+    known = ["yarn:factor=2", "ntk:factor=2", "yarn:factor=4", "linear:factor=2", "dynamic:factor=2"]
+    schedules = [str(each) for each in rng.permutation(known)[: 3 * seed]]
+    first = torch.full((int(rng.integers(2, 15)), 1), 256)
+    with ropescale.patch(model, known[seed]):
+        texts = model.generate(first, do_sample=True, top_k=0, max_new_tokens=127, pad_token_id=0, eos_token_id=None)
+    (tmp_path / "d.jsonl").write_text("".join(json.dumps({"input_ids": ids}) + "\n" for ids in texts.tolist()))
+    words = [word for each in schedules for word in ("--schedule", each)]
+    shown = ran(
+        "eval", folder, "--data", tmp_path / "d.jsonl", "--lengths", f"{rng.integers(20, 90)},128", "-o", run, *words
+    )
     printed = ran("report", run, "-o", tmp_path / "page.html")[0].strip()
-    page, report = (tmp_path / "page.html").read_text(), (run / "REPORT.md").read_text()
-    best = re.match(r"At 32 tokens, (?:use )?([\w-]+).*?(?:perplexity:|perplexity,|perplexity of) ([\d.]+)", printed)
-    winner, figure = best.groups()
-    truncated = re.search(r"truncation(?: to the last 8)?: ([\d.]+)", printed)
+    page, report = (tmp_path / "page.html").read_text().replace("<wbr>", ""), (run / "REPORT.md").read_text()
+    named = (
+        r"At 128 tokens, (?:use )?(\S+?)(?: \(.*?\))?(?: has the lowest perplexity:|: lowest perplexity,| has .* of) "
+    )
+    winner, figure = re.match(rf"{named}{PPL}", printed).groups()
+    truncated = re.search(rf"truncation(?: to the last 64)?: {PPL}", printed)
     wanted = {winner: figure, **({TRUNCATION: truncated[1]} if truncated else {})}
-    assert all(line in report for line in printed.splitlines()) and {winner, TRUNCATION} == wanted.keys() | {winner}
+    assert shown.out.startswith(printed.splitlines()[0]) and {winner, TRUNCATION} == wanted.keys() | {winner}
+    assert all(line in report for line in printed.splitlines())
     assert all(f"<span>{html.escape(line)}</span>" in page for line in printed.splitlines())
     embedded = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])["run"]
     csvs = [(run / "results.csv").read_text(), embedded["csv"]]
-    curves = {each.get_label(): each.lines[0].get_ydata()[-1] for each in result.plot().axes[0].containers}
+    drawn_lines = Result.load(run).plot().axes[0].containers
+    curves = {each.get_label(): each.lines[0].get_ydata()[-1] for each in drawn_lines}
     for label, value in wanted.items():
         rows = [row for text in csvs for row in csv.DictReader(io.StringIO(text))]
-        values = [float(row["ppl"]) for row in rows if (row["schedule"], row["length"]) == (label, "32")]
+        values = [float(row["ppl"]) for row in rows if (row["schedule"], row["length"]) == (label, "128")]
         assert [digits(each, 4) for each in (*values, curves[label])] == 3 * [value]
-        assert cells(report, "perplexity")[label, "32"].split()[0] == value
+        assert cells(report, "perplexity")[label, "128"].split()[0] == value
         assert re.search(rf">{label}</td>(?:<td[^>]*>[^<]*</td>)+?<td[^>]*>{re.escape(value)}\b[^<]*</td></tr>", page)
         assert f">{label}</span></label>" in page  # and its line can be hidden
