@@ -44,7 +44,7 @@ _SWATCHES = {
 }
 """An SVG path of each marker, in a box of 20 by 10, for the list of series."""
 
-FEW = 12
+FEW = 10
 """The most series of which each may be compared with; with more, only the baseline of each run. A longer list of them
 does not stay on the screen."""
 
