@@ -39,6 +39,12 @@ COMMANDS = {
 }
 """The commands, in the order of ``ropescale --help``. The module of a command defines it as ``command``."""
 
+_NOT_HERE = {
+    "serve": "nothing is served here, but `ropescale export MODEL --for vllm` prints the command that serves it",
+    "merge": "nothing is merged here, but `ropescale patch MODEL -o OUT --schedule SPEC` writes a patched model",
+}
+"""Advice on commands of other programs."""
+
 DONE, FAILED, WRONG_INPUT, INTERRUPTED = 0, 1, 2, 130
 
 
@@ -50,7 +56,7 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
-            advice = suggest(cmd_name, COMMANDS, f"see `{ctx.command_path} -h`")
+            advice = _NOT_HERE.get(cmd_name) or suggest(cmd_name, COMMANDS, f"see `{ctx.command_path} -h`")
             raise click.UsageError(f"no such command {cmd_name!r}; {advice}")
         return import_module(f".{cmd_name}", __package__).command
 
@@ -188,7 +194,15 @@ _OTHERWISE = {
         "--tasks",
         "there are no tasks here, only texts: --data names one, such as a file (`ropescale datasets`)",
     ),
-    "--device": ("--cuda --gpu", "write --device cuda"),
+    "--device": ("--cuda --gpu --gpus", "write --device cuda"),
+    "--link": (
+        "--lazy-unpickle --trust-remote-code --copy-tokenizer --dtype --device --cuda --low-cpu-memory",
+        "files are linked or copied, and no weights or code are loaded; leave it out",
+    ),
+    "--dtype": (
+        "--lazy-unpickle --low-cpu-memory --gpu-memory-utilization --enforce-eager",
+        "memory is planned without it; leave it out",
+    ),
     "--lengths": ("--num-fewshot --fewshot", "texts are measured without examples before them; leave it out"),
 }
 """The words of the same programs for what ropescale does otherwise, by the parameter that a command must have for this

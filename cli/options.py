@@ -122,7 +122,7 @@ _KINDS: dict[str | None, click.ParamType] = {
     "F": Factor(),
     "X": click.FLOAT,
     "SPEC": SpecText(),
-    **dict.fromkeys(("SRC", "FILE", "OUT", "CKPT", "OUT.gguf", "FILE.json"), Place()),
+    **dict.fromkeys("SRC FILE OUT CKPT OUT.gguf FILE.json".split(), Place()),
 }
 """The default types of options, by the placeholder in the help."""
 
@@ -181,7 +181,7 @@ SCHEDULE = "A schedule: NAME[:key=value,...], FILE.py::Class, factors.json or JS
 """The help of ``--schedule``."""
 
 
-ATTENTIONS = ("eager", "sdpa", "flex_attention", "flash_attention_2", "flash_attention_3")
+ATTENTIONS = "eager sdpa flex_attention flash_attention_2 flash_attention_3".split()
 """transformers' implementations of attention."""
 
 _OPTIONS = [

@@ -93,7 +93,7 @@ def train(options: argparse.Namespace) -> Trainer:
         save_steps=max(1, options.steps // 4),
         save_total_limit=2,
         logging_steps=10,
-        report_to=[],
+        report_to=options.report_to,
         seed=options.seed,
         use_cpu=not torch.cuda.is_available(),
     )
@@ -130,6 +130,7 @@ def parsed(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--mixed", action="store_true", help="half of the batches in windows of the trained length")
     parser.add_argument("--pose", action="store_true", help="windows of the trained length with skipped positions")
     parser.add_argument("--bf16", action="store_true")
+    parser.add_argument("--report-to", nargs="+", default=[], help="wandb, tensorboard: eval_ppl_2048 is eval/ppl_2048")
     parser.add_argument("--checkpointing", action="store_true", help="compute activations again, for memory")
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args(words)

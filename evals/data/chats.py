@@ -43,14 +43,6 @@ ALL, ASSISTANT = SCORES = ("all", "assistant")
 """The choices of tokens to score."""
 
 
-@dataclass(frozen=True)
-class Layout:
-    """A chat template for tokenizers without one, and how it writes chats, in words."""
-
-    what: str
-    template: str
-
-
 # A line end closes a turn. It belongs to the assistant's, because one token may hold it and the end of the text.
 _LAYOUT = r"""{{ bos_token }}
 {%- set end = '\n\n' if alpaca else '\n' %}
@@ -68,8 +60,10 @@ _LAYOUT = r"""{{ bos_token }}
 {% endfor %}"""
 
 _WHY = ", as the tokenizer has no chat template"
-TURNS = Layout(f"written as lines that begin with User: and Assistant:{_WHY}", _LAYOUT)
-ALPACA = Layout(f"written below ### Instruction: and ### Response:{_WHY}", "{% set alpaca = true %}" + _LAYOUT)
+TURNS = f"written as lines that begin with User: and Assistant:{_WHY}"
+ALPACA = f"written below ### Instruction: and ### Response:{_WHY}"
+LAYOUTS = {TURNS: _LAYOUT, ALPACA: "{% set alpaca = true %}" + _LAYOUT}
+"""Chat templates for tokenizers without one, by what they do, in words."""
 
 
 @dataclass(frozen=True)
@@ -80,13 +74,13 @@ class Chat:
         name: the origin of the chat.
         messages: mappings with ``role``, ``content`` and further keys for the template.
         tools: descriptions of the assistant's tools for the template.
-        layout: how the chat is written if the tokenizer has no template.
+        layout: the key of :data:`LAYOUTS` that is used if the tokenizer has no template.
     """
 
     name: str
     messages: Sequence[Message]
     tools: Sequence[Mapping[str, object]] | None = None
-    layout: Layout = TURNS
+    layout: str = TURNS
 
 
 Unread = Text | Chat | Document | PromptRow
@@ -109,7 +103,7 @@ def rendered(chat: Chat, tokenizer: PreTrainedTokenizerBase, assistant: bool = F
     """
     if not chat.messages:
         return Document(chat.name, [], np.zeros(0, np.int64), sha256(b""), "chat")
-    template = chat.layout.template
+    template = LAYOUTS[chat.layout]
     if has_template(tokenizer):
         template = tokenizer.get_chat_template(None, chat.tools)  # type: ignore[arg-type]
     write = partial(_written, chat, tokenizer, template=template)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, cast
 from ...errors import DataError
 from ...files import LARGEST, local_path
 from ...output.formatting import cut, first_line
-from .chats import ALPACA, TURNS, Chat, Layout, Unread
+from .chats import ALPACA, TURNS, Chat, Unread
 from .documents import Document, NoText, Text, of_ids, opened, starts_json, text_of
 from .prompts import PromptFields, prompt_row
 
@@ -54,7 +54,7 @@ class Format:
     what: str
     fields: tuple[str, ...]
     read: Callable[[Row, str], object]
-    layout: Layout = TURNS
+    layout: str = TURNS
 
 
 def _share_gpt(row: Row, name: str) -> object:
@@ -91,7 +91,6 @@ def _system(row: Row) -> list[object]:
 
 
 FORMATS = (
-    Format("messages, read as chats", ("messages",), lambda row, name: row["messages"]),
     Format("ShareGPT conversations, read as chats", ("conversations",), _share_gpt),
     Format("Alpaca instructions, read as chats", ("instruction", "output"), _alpaca, ALPACA),
     Format("prompts followed by completions", ("prompt", "completion"), _completion),
@@ -319,7 +318,7 @@ def record_in(text: str) -> Row | None:
 
 def _form_of(field: str) -> Format:
     """Returns the format of rows with a document in this field."""
-    own = Format("", (field,), lambda row, name: row[field])
+    own = Format("messages, read as chats" if field == CHAT else "", (field,), lambda row, name: row[field])
     return next((known for known in FORMATS if known.fields == own.fields), own)
 
 

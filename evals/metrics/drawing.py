@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from matplotlib.container import ErrorbarContainer
     from matplotlib.figure import Figure
 
-LINES = [COLOURS[name] for name in ("black", "blue", "vermilion", "green", "purple", "sky", "orange")]
+LINES = [COLOURS[name] for name in "black blue vermilion green purple sky orange".split()]
 Point = tuple[float, float, float | None, float | None]
 """The coordinates x and y of a point, and the bounds of y's interval."""
 
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
+MARKERS = "os^DvPX<>"
 
 Axis = tuple[str, Iterable[int]]
 """The name of a logarithmic axis of lengths, and its ticks."""
@@ -79,12 +79,11 @@ def fill(axes: Axes, curves: Curves, x: Axis, y: str, styles: Sequence[Style], l
     low, high = axes.get_ylim()
     if log:
         axes.set_ylim(max(low, least / 4), min(high, most * 4))  # huge intervals are cut off at the edge
+        log_ticks(axes)
     else:
         axes.set_ylim(max(low, least - room), min(high, most + room))
     length_axis(axes, x[1], x[0])
     axes.set_ylabel(y)
-    if log:
-        log_ticks(axes)
 
 
 LENGTH = "context length (tokens)"
@@ -131,10 +130,9 @@ def length_axis(axes: Axes, ticks: Iterable[int], name: str) -> None:
     room = 2 ** (0.5 if len(shown) > 1 else 1)
     low = shown[0] / room
     high = shown[-1] * room
-    powers = [2**k for k in range(math.ceil(math.log2(high)) + 1)]
-    for steps in ((1,), (1, 1.5), (1, 1.25, 1.5, 1.75)):
+    for steps in ((1,), (1.5,), (1.25, 1.75)):
         if len(shown) < LEAST_TICKS:
-            between = [int(step * power) for step in steps for power in powers]
+            between = [int(step * 2**power) for step in steps for power in range(math.ceil(math.log2(high)) + 1)]
             apart = [each for each in between if all(abs(math.log2(each / tick)) > 0.1 for tick in shown)]
             shown = _spread(sorted({*shown, *(each for each in apart if low <= each <= high)}))
     axes.set_xticks(shown, [tokens(tick) for tick in shown])
@@ -149,17 +147,13 @@ LEAST_TICKS = 4
 
 def log_ticks(axes: Axes) -> None:
     """Labels a logarithmic y axis: powers of ten, with 3 or 2 and 5 between them, or round steps on a short one."""
-    from matplotlib.ticker import MaxNLocator
+    from matplotlib.ticker import LogLocator, MaxNLocator
 
     low, high = axes.get_ylim()
-    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     shown: list[float] = []
-    for steps in ((1,), (1, 3), (1, 2, 5), None):
+    for locator in (LogLocator(10), LogLocator(10, (1, 3)), LogLocator(10, (1, 2, 5)), MaxNLocator(6)):
         if len(shown) < LEAST_TICKS:
-            ticks = MaxNLocator(6).tick_values(low, high)
-            if steps:
-                ticks = [step * 10.0**decade for decade in decades for step in steps]
-            shown = [each for each in ticks if low <= each <= high]
+            shown = [float(each) for each in locator.tick_values(low, high) if low <= each <= high]
     shown = shown[:: -(-len(shown) // 9)]
     axes.set_yticks(shown, [f"{each:,.10g}" if each < 1e6 else f"{each:.0e}" for each in shown])
     axes.set_yticks([], minor=True)

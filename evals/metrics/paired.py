@@ -44,7 +44,7 @@ class PairedRow:
         return Estimate(self.delta_nll, self.low, self.high, self.interval)
 
 
-_COMPARED = ("kl", "kl_low", "kl_high", "top1", "top1_low", "top1_high")
+_COMPARED = "kl kl_low kl_high top1 top1_low top1_high".split()
 """Fields of the comparison of predictions, which only some lengths have."""
 
 
@@ -89,7 +89,7 @@ METRIC = Paired()
 
 def difference(ours: Stored, schedule: str, theirs: Stored, baseline: str, length: int) -> Estimate | None:
     """Returns the NLL per token of one schedule minus another's; None if they did not score the same tokens."""
-    measured = ours.has_losses(schedule, length) and theirs.has_losses(baseline, length)
+    measured = (schedule, length) in ours.read_from and (baseline, length) in theirs.read_from
     if not measured or not ours.same_tokens(theirs):
         return None
     one = ours.totals(schedule, length)

@@ -226,10 +226,6 @@ class Stored(Measured):
         self.refuse_unmeasured(schedule, length)
         return [nll[: self.at_most(length)] for nll in self.wanted(self.read_from[schedule, length].nll)]
 
-    def has_losses(self, schedule: str, length: int) -> bool:
-        """Returns whether :meth:`losses` knows the losses of a schedule, or of truncation, at a length."""
-        return (schedule, length) in self.read_from or (schedule == TRUNCATION and bool(self.truncated(length)))
-
     def refuse_unmeasured(self, schedule: str, length: int | None = None) -> None:
         """Raises an error that names the measured schedules, or lengths, if this one is not among them."""
         if schedule not in self.schedules:

@@ -33,34 +33,12 @@ FOUND = Path(__file__).parent / "found-2048.json"
 """A schedule file for ``--schedule``, found by ``ropescale search`` for 2,048 tokens (by gradient, with seed 0 and
 500,000 tokens)."""
 
-HELD_OUT = (
-    "argparse.py",
-    "bdb.py",
-    "configparser.py",
-    "dataclasses.py",
-    "difflib.py",
-    "doctest.py",
-    "fractions.py",
-    "ftplib.py",
-    "functools.py",
-    "http/client.py",
-    "http/cookiejar.py",
-    "imaplib.py",
-    "inspect.py",
-    "ipaddress.py",
-    "logging/handlers.py",
-    "mailbox.py",
-    "optparse.py",
-    "pickletools.py",
-    "plistlib.py",
-    "shutil.py",
-    "smtplib.py",
-    "statistics.py",
-    "subprocess.py",
-    "tarfile.py",
-    "unittest/mock.py",
-    "xml/dom/minidom.py",
-)
+HELD_OUT = """
+argparse.py bdb.py configparser.py dataclasses.py difflib.py doctest.py fractions.py ftplib.py functools.py
+http/client.py http/cookiejar.py imaplib.py inspect.py ipaddress.py logging/handlers.py mailbox.py optparse.py
+pickletools.py plistlib.py shutil.py smtplib.py statistics.py subprocess.py tarfile.py unittest/mock.py
+xml/dom/minidom.py
+""".split()
 """The held-out modules, as paths inside the standard library."""
 
 

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from ...errors import CheckpointError, RopescaleError
 from ...files import write_checked
-from ...output.formatting import escaped, finite, visible_lines
+from ...output.formatting import finite, visible_lines
 from ...output.wrapping import folding, to_html
 from .. import checking
 from ..checking import Damaged
@@ -30,23 +30,9 @@ from .figures import Series
 from .runs import StoredRun
 from .summary import compared
 
-_SWATCHES = {
-    "o": "M6.5,5a3.5,3.5 0 1,0 7,0a3.5,3.5 0 1,0 -7,0Z",
-    "s": "M7,2h6v6h-6Z",
-    "^": "M10,1.5L14,8.2H6Z",
-    "D": "M10,.8L14.2,5L10,9.2L5.8,5Z",
-    "v": "M10,8.5L14,1.8H6Z",
-    "P": "M8.7,1.2h2.6v2.5h2.5v2.6h-2.5v2.5h-2.6v-2.5h-2.5v-2.6h2.5Z",
-    "X": "M7.4,1L10,3.6L12.6,1L14,2.4L11.4,5L14,7.6L12.6,9L10,6.4L7.4,9L6,7.6L8.6,5L6,2.4Z",
-    "<": "M6,5L12.7,1V9Z",
-    ">": "M14,5L7.3,1V9Z",
-    "d": "M10,.8L12.6,5L10,9.2L7.4,5Z",
-}
-"""An SVG path of each marker, in a box of 20 by 10, for the list of series."""
-
 FEW = 10
-"""The most series of which each may be compared with; with more, only the baseline of each run. A longer list of them
-does not stay on the screen."""
+"""The most schedules of which each may be compared with; with more, only the baseline of each run. A longer list does
+not stay on the screen."""
 
 
 def page(runs: Sequence[StoredRun], title: str | None = None) -> str:
@@ -89,9 +75,8 @@ def page(runs: Sequence[StoredRun], title: str | None = None) -> str:
         script=(files / "page.js").read_text(encoding="utf-8"),
         few=FEW,
         cell=change_cell,
-        folding=lambda label: folding(escaped(visible_lines(label))),
+        folding=lambda text: visible_lines(folding(text)),
         series=[(each, style_of(each.number, each.schedule)) for each in series],
-        swatches=_SWATCHES,
         **(_sections(series) if series else {}),
     )
 
@@ -117,21 +102,21 @@ def _sections(series: Sequence[Series]) -> dict[str, object]:
     firsts = [each for each in schedules if each.schedule == each.result.baseline]
     return {
         "curves": views,
-        "bases": [_against(each, series) for each in (series if len(series) <= FEW else firsts)],
+        "bases": [_against(each, schedules) for each in (schedules if len(schedules) <= FEW else firsts)],
         "base": firsts[0].number,
         "position": figures.positions(schedules),
     }
 
 
-def _against(base: Series, series: Sequence[Series]) -> dict[str, object]:
+def _against(base: Series, schedules: Sequence[Series]) -> dict[str, object]:
     """Returns the figure and the table of the changes from one series, and the series that are not comparable."""
-    found = figures.changes_from(base, series)
+    found = figures.changes_from(base, schedules)
     return {
         "series": base,
         "figure": figures.changes(f"change-{base.number}", found),
         "changes": found,
         "lengths": sorted(set().union(*found.values())),
-        "apart": [each.label for each in series if each not in (base, *found)],
+        "apart": [each.label for each in schedules if each not in (base, *found)],
     }
 
 

@@ -230,7 +230,7 @@ _IDENTITY = {
     "data": {"sha256": "text"},
     "protocol": {
         name: name.replace("_", " ")
-        for name in ("name", "task", "depths", "trials", "mode", "bos", "stride", "score", "target_length", "engine")
+        for name in "name task depths trials mode bos stride score target_length engine".split()
     },
 }
 

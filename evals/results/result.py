@@ -142,8 +142,7 @@ class Result(Stored, Saved):
 
     def body(self) -> Page:
         """Returns all tables, first for all sources together and then by source, and the protocol."""
-        said = self.sentences()
-        parts: Page = [each for each in answer(self, whole=True) if each not in said]
+        parts: Page = [each for each in answer(self, whole=True) if each not in answer(self)]
         parts += [f"All sources ({rests_on(self)}):"] if self.by_source else []
         parts += self.tables_of_metrics()
         for name, part in self.by_source.items():

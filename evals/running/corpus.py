@@ -308,7 +308,7 @@ class Corpus:
             elif isinstance(each, Chat):
                 read = rendered(each, tokenizer, of_assistant)
                 if not has_template(tokenizer):
-                    self._layouts.add(each.layout.what)
+                    self._layouts.add(each.layout)
             else:
                 read = each.document(TextEncoder(tokenizer)) if isinstance(each, PromptRow) else each
             if of_assistant and read is each and getattr(read, "scored", None) is None:

@@ -35,7 +35,7 @@ _TEXT_KEYS = (
     {"num_attention_heads", "n_head", "n_heads"},
     {"vocab_size", "max_position_embeddings", "rope_theta", "rope_scaling", "rope_parameters", *LENGTH_KEYS},
 )
-_NOT_TEXT = ("vision", "visual", "vit", "audio", "speech", "image", "video", "token2wav", "code2wav", "quantization")
+_NOT_TEXT = "vision visual vit audio speech image video token2wav code2wav quantization".split()
 _DEPTH = 3
 
 

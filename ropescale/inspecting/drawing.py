@@ -125,7 +125,7 @@ def _style(named: Sequence[str | None], geometry: Geometry) -> dict[str, Any]:
     return {"color": _HUES[place % len(_HUES)], "linewidth": 0.9 + 2.1 * later / len(named)}
 
 
-_HUES = [COLOURS[name] for name in ("vermilion", "green", "purple", "orange", "black", "sky")]
+_HUES = [COLOURS[name] for name in "vermilion green purple orange black sky".split()]
 _BEFORE: dict[str, Any] = {"color": COLOURS["blue"], "linewidth": 3.6, "alpha": 0.5}
 
 

@@ -172,12 +172,10 @@ def saved(folder, kind, rows):
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet", "saved"])
-def test_rows_of_token_ids_are_taken_as_they_are_and_rows_of_messages_are_chats(tmp_path, kind):
+def test_rows_of_token_ids_are_taken_as_they_are(tmp_path, kind):
     source = saved(tmp_path, kind, [{"id": "x", "input_ids": ids, "attention_mask": [1] * len(ids)} for ids in IDS])
     for found in (read_texts(source), read_texts(source, text_field="input_ids")):
         assert [(each.ids, each.kind, each.byte_ends) for each in found] == [(ids, "ids", None) for ids in IDS]
-    source = saved(tmp_path / "chats", kind, [{"id": "x", "messages": TALK}, {"id": "y", "messages": TALK[:2]}])
-    assert [each.messages for each in read_texts(source)] == [TALK, TALK[:2]]
 
 
 def test_a_text_beside_a_chat_is_the_document_unless_the_field_is_said(tmp_path):
