@@ -48,7 +48,6 @@ FILES = [
     ({"a.jsonl.gz": '{"text": "one"}\n', "b.txt.zst": "two"}, "a.jsonl.gz", {}, ["one"]),  # by its bytes
     ({"a.jsonl": gzip.compress(b'{"text": "one"}\n')}, "a.jsonl", {}, ["one"]),
     ({"a.txt.gz": gzip.compress("one é\r\n".encode())}, "", {}, ["one é\n"]),  # in a folder as by its name
-    ({"a.txt.gz": gzip.compress(b"one")}, "a.txt.gz", {}, ["one"]),
 ]
 
 
