@@ -80,8 +80,8 @@ def _read(path: str) -> Mapping[object, object]:
         def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[object, object]:
             places: dict[str, str] = {}
             for key, _ in node.value:
-                name, mark = str(key.value), key.start_mark
-                place = f"line {mark.line + 1}, column {mark.column + 1}"
+                name = str(key.value)
+                place = f"line {key.start_mark.line + 1}, column {key.start_mark.column + 1}"
                 if places.setdefault(name, place) != place:
                     raise yaml.YAMLError(f"{name[:60]} is at {places[name]} and at {place}; keep one")
             return super().construct_mapping(node, deep)

@@ -22,8 +22,6 @@ from .schedules.as_is import stock_table
 if TYPE_CHECKING:
     from .stored_record import Record
 
-_STOCK = "transformers5"
-
 
 def exports(
     model: str | Path,
@@ -133,7 +131,7 @@ def _planned(weights: _Weights, engine: str, request: Request) -> Plan:
         if plan.unsavable:
             raise plan.unsavable
     except RopescaleError as error:
-        if not error.advice and engine != _STOCK:
+        if not error.advice and engine != "transformers5":
             _refuse_elsewhere(weights, request)
         raise
     return plan
@@ -142,10 +140,10 @@ def _planned(weights: _Weights, engine: str, request: Request) -> Plan:
 def _refuse_elsewhere(weights: _Weights, request: Request) -> None:
     """Raises the error of a request in transformers 5, if there is a way out."""
     try:
-        _planned(weights, _STOCK, request)
+        _planned(weights, "transformers5", request)
     except RopescaleError as error:
         if error.advice:
-            ways = [way.also(WayOut("serve it with transformers 5", engine=_STOCK)) for way in error.advice]
+            ways = [way.also(WayOut("serve it with transformers 5", engine="transformers5")) for way in error.advice]
             raise type(error)(error.reason, advice=ways) from None
 
 

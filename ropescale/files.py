@@ -139,7 +139,7 @@ def parse_json(content: bytes, *, finite: bool = False, twice: list[str] | None 
     def read(pairs: list[tuple[str, object]]) -> Data:
         found = dict(pairs)
         if len(found) < len(pairs):
-            repeated.extend(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+            repeated.append(Counter(name for name, _ in pairs).most_common(1)[0][0])
         return found
 
     constant = _refuse_constant if finite else None

@@ -205,7 +205,8 @@ def _planned(source: ModelFolder, request: Request) -> Plan:
     Raises:
         ScheduleError: no configuration can express the schedule, or nothing would change.
     """
-    original, record = source.original(request.on_top), source.record
+    original = source.original(request.on_top)
+    record = source.record
     if request.on_top and record and Configuration.read(original, request.original_length).lengths.other_served:
         request = replace(request, original_length=record.length)  # of the two that the file states
     plan = make_plan(original, request)

@@ -100,8 +100,9 @@ def find_section(config: Json) -> tuple[Path, str]:
     language model's is taken; two that do, or one of another name, are named in a refusal, because their code is not
     known.
     """
-    if SPECULATORS in config:  # a draft head, as vLLM's transformers_utils/configs/speculators reads it
-        return ("transformer_layer_config",), ""
+    layer = ("transformer_layer_config",)
+    if config.get(SPECULATORS) and isinstance(at(config, layer), Mapping):  # as vLLM reads a head of this library
+        return layer, ""
     known = class_defaults.load()
     model_type = str(config.get("model_type"))
     if model_type in known:
@@ -197,7 +198,9 @@ def draft_in(config: Json, section: Json) -> Draft | None:
         config: the whole configuration.
         section: the language model's part.
     """
-    names = [config.get(key) for key in ("architectures", "model_type", SPECULATORS)]
+    if method := config.get(SPECULATORS):
+        return Draft(str(method)[:60])
+    names = [config.get(key) for key in ("architectures", "model_type")]
     if found := _HEAD.search(str(names).lower()):
         return Draft(found[0].replace("nextn", "mtp"))
     if "draft_vocab_size" in config:

@@ -38,8 +38,9 @@ def kept_fields(spec: Spec, rope: Rope, named: Collection[str]) -> Data:
         fixed.add(_FACTOR)
     kept = {}
     for name, value in _fields_of(rope).items():
-        means_other = isinstance(value, bool) and name in fields and not isinstance(fields[name].default, bool)
-        if name not in fixed and not means_other:  # giraffe's truncate is a length
+        if name in fixed:
+            continue
+        if isinstance(fields[name].default, bool) or not isinstance(value, bool):  # giraffe's truncate is a length
             kept[name] = value
     return kept
 

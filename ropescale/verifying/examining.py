@@ -432,8 +432,9 @@ def _stock_modules(
 
     skeleton = nn.Module()
     if SPECULATORS in config:
-        told = "transformers cannot build a head of the speculators library; `ropescale inspect` shows what vLLM reads"
-        report.problems.append(told)
+        report.problems.append(
+            "transformers cannot build a head of the speculators library; `ropescale inspect` shows what vLLM reads"
+        )
         return skeleton, []
     try:
         loaded = AutoConfig.from_pretrained(folder, trust_remote_code=trusted)

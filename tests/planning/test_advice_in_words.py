@@ -42,12 +42,7 @@ OPTIONS = [
     (LLAMA, "yarn:factor=2", "use a dry run (-o, --dry-run)", "yarn:factor=2 --dry-run"),
     (LLAMA, "yarn:factor=2 -o M", "is the source itself; choose another folder", "yarn:factor=2 -o P"),
     (LLAMA, "as-is --freeze-at 8k --dry-run", "name a schedule", "dynamic:factor=2 --freeze-at 8k --dry-run"),
-    (
-        DYNAMIC,
-        f"as-is {LONG}",
-        "replace the scaling by a schedule (--replace-scaling, ",
-        f"yarn {LONG} --replace-scaling",
-    ),
+    (DYNAMIC, f"as-is {LONG}", "by a schedule (--replace-scaling, ", f"yarn {LONG} --replace-scaling"),
     (PHI3_128K, "yarn:factor=64 --on-top --dry-run", "(--replace-", "yarn:factor=64 --replace-scaling --dry-run"),
     (PHI3_128K, "base --dry-run", "(--replace-scaling)", "base --replace-scaling --dry-run"),
     (PHI3_128K, FREEZES, "8192 (--replace-scaling, --freeze-at)", f"{FREEZES} --replace-scaling --freeze-at 8192"),
