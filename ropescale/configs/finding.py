@@ -100,9 +100,8 @@ def find_section(config: Json) -> tuple[Path, str]:
     language model's is taken; two that do, or one of another name, are named in a refusal, because their code is not
     known.
     """
-    layer = ("transformer_layer_config",)
-    if config.get(SPECULATORS) and isinstance(at(config, layer), Mapping):  # as vLLM reads a head of this library
-        return layer, ""
+    if config.get(SPECULATORS) and config.get("transformer_layer_config"):  # as vLLM reads a head of this library
+        return ("transformer_layer_config",), ""
     known = class_defaults.load()
     model_type = str(config.get("model_type"))
     if model_type in known:
@@ -198,9 +197,7 @@ def draft_in(config: Json, section: Json) -> Draft | None:
         config: the whole configuration.
         section: the language model's part.
     """
-    if method := config.get(SPECULATORS):
-        return Draft(str(method)[:60])
-    names = [config.get(key) for key in ("architectures", "model_type")]
+    names = [config.get(key) for key in ("architectures", "model_type", SPECULATORS)]
     if found := _HEAD.search(str(names).lower()):
         return Draft(found[0].replace("nextn", "mtp"))
     if "draft_vocab_size" in config:

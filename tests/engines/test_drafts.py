@@ -27,7 +27,7 @@ DRAFTING = [
     (LLAMA | {"architectures": ["LlamaForCausalLMEagle"]}, "eagle head"),
     (LLAMA | {"architectures": ["DFlashDraftModel"], "model_type": "qwen3"}, "dflash head"),
     (LLAMA | {"architectures": ["DeepseekV3ForCausalLMNextN"]}, "mtp head"),
-    (SPECULATORS | {"speculators_model_type": "peagle"}, "peagle head"),
+    (SPECULATORS, "eagle3 head"),
     (LLAMA | {"speculators_model_type": None}, ""),
     (MTP, "1 MTP layer"),
     (LLAMA | {"model_type": "minimax_m2", "num_mtp_modules": 3}, "3 MTP layers"),
