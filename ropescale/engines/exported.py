@@ -179,7 +179,9 @@ def exported(engine: Engine, serving: Serving, schedules: Mapping[str, str]) -> 
         warnings = [text for text in warnings if text != why]
         because = f": {why}".replace("{s}", "s") if why else ""
         reason = f"{engine.name} cannot compute this schedule ({layers.kind} for {layers.model_type}){because}"
-    how = _evidence(engine, spelled, differences)
+    how: How = "not known"
+    if not any(each.status == "not known" for each in chain(*differences)):
+        how = max(map(engine.evidence, spelled.layers), key=get_args(How).index)  # the weakest of all layers
     stops = not all(each.loads for each in chain(*differences))
     return Export(
         model=serving.model,
@@ -202,13 +204,6 @@ def exported(engine: Engine, serving: Serving, schedules: Mapping[str, str]) -> 
         served_version=engine.served_version,
         notes=notes,
     )
-
-
-def _evidence(engine: Engine, serving: Serving, differences: Iterable[Iterable[Difference]]) -> How:
-    """Returns the weakest evidence for what an engine does with any kind of layer."""
-    if any(each.status == "not known" for each in chain(*differences)):
-        return "not known"
-    return max(map(engine.evidence, serving.layers), key=get_args(How).index)
 
 
 # ---------------------------------------------------------------------------------------------------------
