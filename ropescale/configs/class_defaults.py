@@ -57,15 +57,9 @@ have a table of their own; generated in the same way."""
 ALL_LAYERS = "all"
 """The key that replaces the layer type for a model with one table for all layers."""
 FIELDS = (
-    "head_dim",
-    "hidden_size",
-    "num_attention_heads",
-    "max_position_embeddings",
-    "original_max_position_embeddings",
-    "qk_rope_head_dim",
-    "sliding_window",
-    "attention_chunk_size",
-)
+    "head_dim hidden_size num_attention_heads max_position_embeddings original_max_position_embeddings "
+    "qk_rope_head_dim sliding_window attention_chunk_size"
+).split()
 THETA_OF = {
     "rope_theta": [ALL_LAYERS, "full_attention", "main"],
     "rotary_emb_base": [],

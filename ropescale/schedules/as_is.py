@@ -74,7 +74,7 @@ def from_rope_parameters(rope: Rope) -> tuple[Schedule, Rope]:
         raise ScheduleError(f"the checkpoint's rope parameters: {error}") from None
 
 
-KINDS = ("default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional")
+KINDS = "default linear dynamic yarn longrope llama3 proportional".split()
 """The supported rope types."""
 
 
