@@ -138,6 +138,7 @@ def _written(
     messages: Sequence[Message],
     *,
     template: str,
+    prompt: bool = False,
 ) -> str:
     """Renders messages of a chat.
 
@@ -145,7 +146,7 @@ def _written(
         DataError: the template cannot render the messages, or the rendered text has a lone surrogate.
     """
     given = [present(each) for each in messages]
-    how = {"conversation": given, "tools": chat.tools, "chat_template": template, "add_generation_prompt": False}
+    how = {"conversation": given, "tools": chat.tools, "chat_template": template, "add_generation_prompt": prompt}
     try:
         text = render(tokenizer, how)
     except DataError as error:
