@@ -11,7 +11,15 @@ from typing import Any
 from .base import Metric, Option
 from .stored import Stored
 
-_NAMES = "perplexity by_position paired verdicts against_truncation far_repeats key_tokens".split()
+_NAMES = (
+    "perplexity",
+    "by_position",
+    "paired",
+    "verdicts",
+    "against_truncation",
+    "far_repeats",
+    "key_tokens",
+)
 
 METRICS: tuple[Metric[Stored, Any], ...] = tuple(import_module(f".{name}", __name__).METRIC for name in _NAMES)
 

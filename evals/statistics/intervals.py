@@ -244,17 +244,18 @@ def consecutive(sums: Sequence[float], counts: Sequence[float], level: float = L
     return found if found.low is None else replace(found, over=f"{of} in {blocks} blocks")
 
 
-def wilson(hits: float, trials: float) -> tuple[float, float]:
+def wilson(hits: float, trials: float, level: float = LEVEL) -> tuple[float, float]:
     """Returns the score interval of a proportion (Wilson 1927), which is inside [0, 1] and not empty even at 0 and 1.
 
     The bounds are ``(p + z^2/2n +- z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n)``.
 
     Args:
         hits: the number of successes in independent ``trials``, or the sum of the trials' scores in [0, 1].
+        level: the interval's two-sided coverage.
     """
     if trials < 1:
         raise ValueError("a proportion needs at least one trial")
-    z = NormalDist().inv_cdf((1 + LEVEL) / 2)
+    z = NormalDist().inv_cdf((1 + level) / 2)
     p = hits / trials
     square = z * z / trials
     middle = p + square / 2
