@@ -237,9 +237,7 @@ SPECS = [*(f"{each}:factor=2" for each in ("yarn", "linear", "dynamic", "ntk-su"
 SPECS += ["yarn:factor=2,attention_factor=0.5", "proportional:partial_rotary_factor=0.5"]
 
 
-WITHOUT_A_WAY = re.compile(
-    "no rotary pos|nothing can|whose defaults|changed through the|use a table|original length$"
-)
+WITHOUT_A_WAY = re.compile("no rotary pos|nothing can|whose defaults|changed through the|use a table|original length$")
 """The refusals that no schedule, option or engine leads past; the last two name a file or a number to give."""
 
 
