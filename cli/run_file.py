@@ -12,6 +12,7 @@ import click
 
 from ..errors import CheckpointError, DataError
 from ..files import atomic_write, local_path, read_given, set_aside, sha256
+from ..output.formatting import brief
 from ..schedules.base import suggest
 from .options import GIVEN, Place, SpecText, option
 
@@ -78,19 +79,19 @@ def _read(path: str) -> Mapping[object, object]:
             return super().compose_node(parent, index)
 
         def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[object, object]:
-            places: dict[str, str] = {}
+            content = super().construct_mapping(node, deep)  # refuses keys that are lists or mappings
+            seen: set[str] = set()
             for key, _ in node.value:
-                name = str(key.value)
-                place = f"line {key.start_mark.line + 1}, column {key.start_mark.column + 1}"
-                if places.setdefault(name, place) != place:
-                    raise yaml.YAMLError(f"{name[:60]} is at {places[name]} and at {place}; keep one")
-            return super().construct_mapping(node, deep)
+                if key.value in seen:
+                    raise yaml.YAMLError(f"key {brief(key.value)} stands twice; keep one")
+                seen.add(key.value)
+            return content
 
     text = read_given(path, "config", _LARGEST)
     try:
         content = yaml.load(text, Plain)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise DataError(f"{path} is not YAML: {' '.join(str(error).split())}", "config") from None
+        raise DataError(f"{path} cannot be read as YAML: {' '.join(str(error).split())}", "config") from None
     if not isinstance(content, Mapping):
         raise DataError(f"{path} contains no options; write NAME: VALUE", "config")
     return content

@@ -355,10 +355,10 @@ def _ids(name: str, field: str, value: list[object]) -> Document:
 
 
 def _with_roles(turns: list[object], name: str) -> list[object]:
-    """Returns messages with ShareGPT's ``from`` and ``value``, if they have these, as ``role`` and ``content``."""
+    """Returns messages with ShareGPT's ``from`` and ``value``, if they have no role, as ``role`` and ``content``."""
     messages = []
     for number, turn in enumerate(turns, start=1):
-        if not isinstance(turn, Mapping) or turn.get("from") is None:
+        if not isinstance(turn, Mapping) or turn.get("role") or turn.get("from") is None:
             messages.append(turn)
             continue
         role = _ROLES.get(str(turn["from"]).lower())

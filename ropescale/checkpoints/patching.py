@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Unpack
 
 from ..configs import class_defaults
-from ..configs.configuration import Configuration
 from ..configs.finding import SPECULATORS, dotted
 from ..engines.exported import engine_warnings
 from ..engines.model_code import is_in_transformers
@@ -205,17 +204,13 @@ def _planned(source: ModelFolder, request: Request) -> Plan:
     Raises:
         ScheduleError: no configuration can express the schedule, or nothing would change.
     """
-    original = source.original(request.on_top)
-    record = source.record
-    if request.on_top and record and Configuration.read(original, request.original_length).lengths.other_served:
-        request = replace(request, original_length=record.length)  # of the two that the file states
-    plan = make_plan(original, request)
+    plan = make_plan(source.original(request.on_top), request)
     if plan.unsavable:
         raise plan.unsavable
     refuse_unused(request, plan.used if plan.changes else {"target_length"})
     if not plan.changes:
         return completed(source, request)
-    if record:
+    if record := source.record:
         labels = cut(", ".join(dict.fromkeys(record.labels.values())), 500) or "as-is"
         what = "the new schedule replaces that one"
         if request.on_top:

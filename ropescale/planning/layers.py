@@ -13,6 +13,7 @@ from functools import cached_property
 from ..configs.class_defaults import ALL_LAYERS
 from ..configs.configuration import Configuration, Scaling
 from ..configs.families import Family
+from ..configs.finding import ORIGINAL
 from ..configs.section import Parameters
 from ..errors import ConfigError, ScheduleError, WayOut
 from ..files import is_number
@@ -219,7 +220,8 @@ def describe_scaling(rope: Rope) -> str:
     """Returns a configuration's scaling as text: ``yarn x32 of 4096``."""
     factor = rope.scaling.get("factor")
     times = f" x{factor:g}" if is_number(factor) and factor <= LONGEST else ""
-    return f"{cut(rope.kind, 60)}{times} of {rope.original_length}"
+    original = rope.scaling.get(ORIGINAL) or rope.original_length
+    return f"{cut(rope.kind, 60)}{times} of {original}"
 
 
 def _base_of(rope: Rope, request: Request, is_clear: bool) -> Rope:
@@ -322,7 +324,7 @@ def per_pair(table: Frequencies, rope: Rope, factor: float) -> Parameters:
         "short_factor": factors,
         "long_factor": list(factors),
         "factor": factor,
-        "original_max_position_embeddings": rope.original_length,
+        ORIGINAL: rope.original_length,
         "attention_factor": scale,
         "short_mscale": scale,
         "long_mscale": scale,

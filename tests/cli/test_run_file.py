@@ -55,16 +55,13 @@ UNTAKEN = [
     ("trust-remote-code: true", "a file cannot set trust-remote-code, because it runs code; set it on the command"),
     ("out: mine", "a file cannot set out, because it chooses what is written; set it on the command line"),
     ("server: [https://example.com]", "a file cannot set server, because the text and your key are sent there"),
-    ("model: &a xx\ndata: [*a, *a]", "is not YAML: an alias, which this file may not have"),
+    ("model: &a xx\ndata: [*a, *a]", "cannot be read as YAML: an alias, which this file may not have"),
     (f"# {'x' * 2**18}", "is larger than 0.262 MB"),
     ("schedule: mine.py::Mine", "'mine.py::Mine' is code, which a file cannot run; give it on the command line"),
     ("- 1", "contains no options; write NAME: VALUE"),
-    ("a: [", "is not YAML"),
-    ("lengths: 32\nwindows: 1\nlengths: 64", "is not YAML: lengths is at line 1, column 1 and at line 3, column 1;"),
-    (
-        '{"lengths": 32, "lengths": 64}',
-        "is not YAML: lengths is at line 1, column 2 and at line 1, column 17; keep one",
-    ),
+    ("lengths: 32\nwindows: 1\nlengths: 64", "cannot be read as YAML: key 'lengths' stands twice; keep one"),
+    ("{1: 32, '1': 64}", "cannot be read as YAML: key '1' stands twice; keep one"),  # every key is read as text
+    ("? [a, b]\n: 1\n? [a, b]\n: 2", "cannot be read as YAML: while constructing a mapping"),
     ("lengths: [[32]]", "lengths is neither text nor a number, nor a list of them"),
     (f"windows: {9:09000}", "is neither 'all' nor a number of 1 or more"),
     (f"stride: 0x{15:x}{0:06000}", "is not a length"),
@@ -77,7 +74,7 @@ UNTAKEN = [
 def test_a_file_that_cannot_be_taken_is_one_sentence(content, fact, evaluate):
     out, err = evaluate(content, "MODEL", "--data", "x", "--lengths", "32", code=2)
     assert out == "" and fact in err and err.count("\n") == 1
-    assert err.count("is not YAML") == fact.count("is not YAML")
+    assert err.count("as YAML") == fact.count("as YAML")
 
 
 READING = [

@@ -158,8 +158,8 @@ def test_as_is_with_a_target_length_widens_the_window_and_keeps_the_table(name, 
     for words in [] if name == "a draft head" else (["P"], ["M", "--schedule", "as-is", "--target-length", length]):
         assert f"{length}" in ran("export", tmp_path / words[0], "--for", "vllm", *words[1:]).out
     assert json.loads((tmp_path / "P/ropescale.json").read_text())["length"] == length
-    on_top = ("patch", tmp_path / "P", "--dry-run", "--schedule", "linear:factor=2", "--on-top")
-    assert name == "command-r" or "262,144 -> 524,288 tokens" in ran(*on_top).out
+    words = (tmp_path / "P", "--dry-run", "--schedule", "linear:factor=2", "--on-top", "--original-length", length)
+    assert "yarn" not in name or f"on yarn x4 of {LLAMA[MAXIMUM]} " in ran("patch", *words).out
 
 
 ANOTHER, DYNAMIC = "a longer window is another table", LLAMA | {"rope_scaling": {"type": "dynamic", "factor": 2.0}}

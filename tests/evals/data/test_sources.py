@@ -59,12 +59,15 @@ def test_files_and_folders_are_documents(tmp_path, files, name, options, expecte
 ASKED = [{"role": "user", "content": "Say hi.\nTo Ann."}, {"role": "assistant", "content": "Hi, Ann."}]
 SYSTEM = {"role": "system", "content": "Be brief."}
 TURNS = [{"from": "human", "value": "Say hi.\nTo Ann."}, {"from": "gpt", "value": "Hi, Ann."}]
+NAMED = [{**turn, "from": "Ann"} for turn in ASKED]
 WHY = "as the tokenizer has no chat template (--chat-template names one)"
 LINES = f"chats are written as lines that begin with User: and Assistant:, {WHY}"
 HEADINGS = f"chats are written below ### Instruction: and ### Response:, {WHY}"
 TRAINING = [
     ([{"messages": ASKED}], [ASKED], ["messages, read as chats", LINES]),
     ([{"messages": TURNS}], [ASKED], ["messages, read as chats", LINES]),
+    ([{"messages": NAMED}], [NAMED], ["messages, read as chats", LINES]),
+    ([{"messages": "x", "instruction": ASKED[0]["content"], "output": "Hi, Ann."}], [ASKED], ["Alpaca", HEADINGS]),
     ([{"id": 1, "conversations": TURNS, "system": "Be brief."}], [[SYSTEM, *ASKED]], ["ShareGPT", LINES]),
     ([{"conversations": ASKED}], [ASKED], ["ShareGPT conversations, read as chats", LINES]),
     ([{"instruction": "Say hi.", "input": "To Ann.", "output": "Hi, Ann."}], [ASKED], ["Alpaca instr", HEADINGS]),
