@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import click
@@ -78,7 +79,7 @@ def _read(path: str) -> Mapping[object, object]:
                 raise yaml.YAMLError("an alias, which this file may not have")
             return super().compose_node(parent, index)
 
-        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[object, object]:
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
             content = super().construct_mapping(node, deep)  # refuses keys that are lists or mappings
             seen: set[str] = set()
             for key, _ in node.value:

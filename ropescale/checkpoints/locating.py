@@ -133,7 +133,7 @@ def checked(folder: Path) -> Path:
     return folder
 
 
-_WEIGHTS = "*.safetensors *.bin *.pt *.pth *.gguf *.h5 *.msgpack *.onnx*".split()
+_WEIGHTS = ["*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf", "*.h5", "*.msgpack", "*.onnx*"]
 
 PATIENCE = 10.0
 """Seconds to wait for the Hub's first answer; by default the client would wait without limit."""

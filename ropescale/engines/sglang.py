@@ -80,7 +80,7 @@ class SGLangEngine(vllm.VLLMEngine):
         told = placed({}, serving.stored.path, changed) if changed else changed
         entry = load()[self.key]["types"].get(serving.layers[0].whole_type, {})
         if serving.stored.path and entry.get("whole"):  # it reads the rope parameters outside of their section
-            for inner in [*told.values()]:
+            for inner in [each for each in told.values() if isinstance(each, Mapping)]:
                 told |= inner
         given = told.get("rope_parameters")
         stored = serving.stored.section
