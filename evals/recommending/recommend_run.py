@@ -12,7 +12,7 @@ from itertools import count
 
 import numpy as np
 
-from ...errors import DataError
+from ...errors import DataError, RunError
 from ..backends import fingerprints
 from ..backends.base import Backend
 from ..backends.schedules import Schedules, label
@@ -255,7 +255,7 @@ class RecommendRun:
         try:
             windows = feed_text({"": documents}, self.objective.target, None, bos, options, judged=False)
             run = SearchRun(self.backend, windows, options)
-        except DataError as error:
+        except (DataError, RunError) as error:
             self.notes.warn(f"warning: the search is skipped: {error}")
             return
         run.search(self._store, self._group)

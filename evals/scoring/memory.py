@@ -61,7 +61,7 @@ class MemoryEstimate:
         The peak is either one layer's attention or its MLP, in addition to the residual streams, or the head.
         """
         tile = fed
-        if self.tile is not None and fed > 2 * self.tile:
+        if self.tile and fed > 2 * self.tile:
             tile = self.tile + fed % self.tile
         # The embeddings, the layer's input and what it works on; for the MLP, also its input and output.
         norm = 8 * width(self.model)  # in fp32: the states, and their product
@@ -193,10 +193,11 @@ def refuse(model: PreTrainedModel, positions: int, needed: Callable[[int], float
     """
     room = budget(model, 1)
     if needed(positions) > room:
+        # A length that was tried and fits, even if a longer one needs less.
         fitting = bisect_right(range(1, positions), room, key=needed)
         raise RunError(
             f"{what} of {positions:,} positions needs about {size(needed(positions))}, but the weights leave "
-            f"{size(room)} of the memory of {device_of(model)}; at most {fitting:,} positions fit; "
+            f"{size(max(0, room))} of the memory of {device_of(model)}; at most {fitting:,} positions fit; "
             "use shorter lengths, bfloat16, or more devices",
             "dtype",
         )
@@ -212,8 +213,8 @@ def weight_bytes(model: PreTrainedModel) -> dict[torch.device, int]:
     found: dict[torch.device, int] = {}
     for parameter in model.parameters():
         local = getattr(parameter, "to_local", None)
-        own = parameter if local is None else local()  # a part, under tensor parallelism
-        found[own.device] = found.get(own.device, 0) + own.numel() * own.element_size()
+        own = local() if local else parameter  # a part, under tensor parallelism
+        found[own.device] = found.get(own.device, 0) + own.nbytes
     return found
 
 

@@ -53,20 +53,21 @@ def mlps(model: PreTrainedModel, same: Same) -> list[nn.Module]:
         for name, part in block.named_children():
             if "att" in name or not list(part.children()) or any(map(_is_offloaded, part.modules())):
                 continue
-            if (name, type(part)) not in known:
-                known[name, type(part)] = _agrees(part, rows, same)
-            if known[name, type(part)]:
+            kind = name, type(part)
+            if kind not in known:
+                known[kind] = _agrees(part, rows, same)
+            if known[kind]:
                 found.append(part)
     return found
 
 
 def _agrees(part: nn.Module, rows: torch.Tensor, same: Same) -> bool:
-    repeated = torch.arange(2 * ROWS + _ODD) % _DRAWN
-    rows = rows.to(next(part.parameters()).device)[:, repeated]
+    rows = rows.to(next(part.parameters()).device)[:, torch.arange(2 * ROWS + _ODD) % _DRAWN]
+    rows[:, -1] *= 64  # which changes all others if they share a scale; in half precision it may overflow itself
     try:
         whole = part(rows)
-        return isinstance(whole, torch.Tensor) and same(whole, in_tiles(part, rows))
-    except (AttributeError, TypeError, ValueError, RuntimeError):  # it needs more than rows
+        return isinstance(whole, torch.Tensor) and same(whole[:, :-1], in_tiles(part, rows)[:, :-1])
+    except (AttributeError, IndexError, TypeError, ValueError, RuntimeError):  # it needs more than rows
         return False
 
 

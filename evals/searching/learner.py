@@ -31,7 +31,7 @@ from ...models import patching
 from ...models.rotary_modules import layer_keys, prefix, preserved, rotary_modules
 from ...planning.plan import Plan
 from ..parallel.processes import Group
-from ..scoring.memory import MemoryEstimate, devices_of, embedding_shape, heads_of, needs_mask, stated, width
+from ..scoring.memory import MemoryEstimate, embedding_shape, heads_of, needs_mask, stated, width
 from ..scoring.scorer import Scorer, answering, not_finite
 from ..scoring.tiles import blocks
 from .search_space import DiffTables, Point, Space
@@ -152,15 +152,14 @@ class Learner(Scorer):
         return min(max(1, fitting), len(blocks(self.model)))
 
     def step_bytes(self, positions: int) -> int:
-        """Estimates the memory of a gradient beside the weights, in bytes on a device: what the backward pass of kept
-        blocks reads, and the inputs of its others, on a processor with their attention; and three blocks of logits."""
+        """Estimates the memory of a gradient beside the weights, in bytes: what the backward pass of the kept
+        blocks reads, and the inputs of the others, on a processor with their attention; and three blocks of logits."""
         vocabulary, stream = embedding_shape(self.model)
         heads, head = heads_of(self.model)
         kept = self._kept_blocks(positions)
         held = stream + (self.device.type == "cpu") * heads * head
         inputs = held * MemoryEstimate(self.model, self.logits_bytes).item_bytes
-        others = (len(blocks(self.model)) - kept) / len(devices_of(self.model))
-        each = kept * self._block_bytes(positions) + others * inputs
+        each = kept * self._block_bytes(positions) + (len(blocks(self.model)) - kept) * inputs
         return int(positions * each) + 3 * min(self.logits_bytes, 4 * positions * vocabulary)
 
     def _block_bytes(self, positions: int) -> float:

@@ -23,7 +23,7 @@ from ..metrics.verdicts import too_few
 from ..parallel.processes import Group
 from ..progress import Progress
 from ..running.perplexity import PerplexityRun
-from ..scoring.memory import refuse
+from ..scoring.memory import devices_of, refuse
 from ..store import Facts, Store
 from . import gradient
 from .gradient import Steps, Trials
@@ -69,6 +69,8 @@ class SearchRun:
         self.lengths = lengths_to(self.plan, self.target)
         self.trained = self.lengths[0]
         self.learner = Learner(model, options.logits_bytes)
+        if self.learner.retries and len(devices_of(model)) == 1:  # how several share a step is not known
+            refuse(model, self.target, self.learner.step_bytes, "a step over a window")
         check_ids(data.corpus.documents, self.learner.vocabulary, data.corpus.bos)
         self.live = LiveTables(self.learner.model, self.plan)
         self.trials: Trials | None = None
@@ -93,7 +95,6 @@ class SearchRun:
 
     def search(self, store: Store, group: Group) -> None:
         """Runs only the search, reusing stored steps."""
-        refuse(self.learner.model, self.target, self.learner.step_bytes, "a step over a window")
         steps = Steps(store, self.facts, group)
         budget = self.data.budget
         self.notes.tell(

@@ -112,8 +112,8 @@ class _Brief(reprlib.Repr):
 
 def size(count: float) -> str:
     """Formats a number of bytes with three digits and a unit: ``12.3 kB``, ``4.56 GB``."""
-    units = ("B", "kB", "MB", "GB", "TB")
-    power = min((len(str(int(count))) - 1) // 3, len(units) - 1)
+    units = "B kB MB GB TB".split()
+    power = min((len(f"{count:.0f}") - 1) // 3, len(units) - 1)
     return f"{count / 1000**power:.3g} {units[power]}"
 
 

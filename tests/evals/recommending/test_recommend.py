@@ -19,6 +19,7 @@ from ropescale.evals.recommending import candidates, wording
 from ropescale.evals.scoring.executor import Executor
 from ropescale.evals.scoring.memory import MemoryEstimate
 from ropescale.evals.searching.gradient import Steps
+from ropescale.evals.searching.learner import Learner
 
 TARGET = 128
 
@@ -142,7 +143,9 @@ def test_what_a_text_cannot_decide_is_said_before_and_after_alike(model, capsys,
 
     monkeypatch.setattr(Executor, "score", first)
     monkeypatch.setattr(wording, "worse_than_a_guess", lambda *_: "")  # which random weights are
-    options = {"search": True, "search_tokens": 2_000} if search else {}
+    options = {"search": True, "search_tokens": "2k"} if search else {}
+    if search and few:
+        monkeypatch.setattr(Learner, "step_bytes", lambda *_: 10**18)
     found = recommend(model, documents(count, TARGET + 4), TARGET, progress=True, **options)
     needs = "a verdict needs 10 documents{} to test on, and there " + f"{'is' if few == 1 else 'are'} {few}"
     before = f"warning: this text cannot decide: {needs.format(' of 128 tokens')}"
@@ -153,6 +156,7 @@ def test_what_a_text_cannot_decide_is_said_before_and_after_alike(model, capsys,
     assert ("intervals hold together" in found.rests_on()) == (not few), "so few have no interval"
     most = re.search(r"at most ([\d,]+) tokens to feed", said[0])[1]
     assert found.protocol["tokens_fed"] <= int(most.replace(",", "")), "nothing is measured twice"
+    assert ("warning: the search is skipped: a step over a window of" in "".join(said)) == bool(search and few)
 
 
 def test_a_searched_schedule_is_found_on_the_races_text_and_judged_on_the_other(model, capsys, tmp_path, monkeypatch):

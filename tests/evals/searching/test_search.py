@@ -18,6 +18,7 @@ from ropescale.errors import CheckpointError, DataError, RunError
 from ropescale.evals import progress, search
 from ropescale.evals.data.sources import texts_of
 from ropescale.evals.results.folder import read_results
+from ropescale.evals.scoring import memory
 from ropescale.evals.searching.options import SearchOptions
 from ropescale.evals.searching.windows import Budget, feed_text, held_out_for, split
 from ropescale.evals.statistics.intervals import average, familywise
@@ -195,14 +196,19 @@ def test_the_default_budget_is_a_number_of_windows_at_any_length(length, steps):
 
 
 def test_few_steps_are_said_with_what_is_needed_and_the_memory_of_a_step(capsys, monkeypatch):
-    search(llama(), TEXT, 128, budget_windows=24, progress=True)
+    with monkeypatch.context() as several:
+        several.setattr(memory, "total_memory", lambda device: 477_696)
+        several.setattr("ropescale.evals.searching.search_run.devices_of", lambda model: {"cuda:0", "cuda:1"})
+        search(llama(), TEXT, 128, budget_windows=24, progress=True)
     told = " ".join(capsys.readouterr().err.split())
     assert "at most 6 steps and 3,072 tokens" in told and "a step takes about" in told
     least = int(re.search(r"the budget has 6 steps, which are few; 20 need (\d+) windows of 128", told)[1])
     assert Budget(least, 128, held_out_for(least)).steps == 20 > Budget(least - 1, 128, held_out_for(least - 1)).steps
-    monkeypatch.setattr("ropescale.evals.scoring.memory.total_memory", lambda device: 477_696)
-    with pytest.raises(RunError, match=r"a window of 128 positions needs about 602 kB, .* leave 400 kB .* at most 85 "):
-        search(llama(), TEXT, 128, **BUDGET)
+    refusals = {477_696: r"of 128 positions needs about 602 kB, .* 400 kB .* at most 85 ", 0: r"leave 0 B .* 0 pos"}
+    for total, refusal in refusals.items():
+        monkeypatch.setattr(memory, "total_memory", lambda device, total=total: total)
+        with pytest.raises(RunError, match=refusal):
+            search(llama(), TEXT, 128, **BUDGET)
 
 
 def test_whole_documents_are_held_out_and_of_a_single_one_the_end():

@@ -18,7 +18,7 @@ def calls(model: PreTrainedModel, server: Server) -> None:
     retrieval(model, "2k", max_prompts=2.5)
     recommend(model, ["text"], "32k", schedule=["yarn"])
     recommend(model, ["text"], "32k", tolerance="0.1")
-    recommend(model, ["text"], "32k", search_tokens="5k")
+    recommend(model, ["text"], "32k", search_tokens=2.5)
     search(model, ["text"], "32k", budget=5)
     search(model, ["text"], "32k", seed="2")
     search(model, ["text"], "32k", seed=1.5)
