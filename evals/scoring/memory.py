@@ -234,7 +234,7 @@ def total_memory(device: torch.device) -> int:
     for name in ("memory.max", "memory/memory.limit_in_bytes"):
         with suppress(OSError, ValueError):  # no control groups here, or no limit: "max"
             limits.append(int((Path("/sys/fs/cgroup") / name).read_text()))
-    return min(limits)
+    return min(limit for limit in limits if limit)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
