@@ -97,7 +97,10 @@ def case(engine: str, done: Any, config: Any, changed: dict[str, Any], spec: Any
         theta = SGLANG_TAKES_THETA_ONLY[config["model_type"]](parameters["rope_theta"])
         parameters = {"rope_type": "default", "rope_theta": theta}
     longest = changed.get("max_position_embeddings", config["max_position_embeddings"])
-    return asking(config["model_type"], parameters, longest, done.length)
+    sent = asking(config["model_type"], parameters, longest, done.length)
+    if engine == "sglang" and config["model_type"] == "llama":  # llama.py reads the share at the top level
+        sent["partial"] = changed.get("partial_rotary_factor", 1.0)
+    return sent
 
 
 def asking(model_type: str, parameters: dict[str, Any], max_position: int, length: int) -> dict[str, Any]:
