@@ -25,6 +25,13 @@ class RequestOptions(TypedDict, total=False):
     freeze_at: int | str | None
 
 
+def check_keywords(function: str, options: Mapping[str, object], known: type = RequestOptions) -> None:
+    """Raises a TypeError that names a public function if it has no such keyword (``**options: Unpack[known]``)."""
+    for name in options:
+        if name not in known.__annotations__:
+            raise TypeError(f"{function}() got an unexpected keyword argument {name!r}")
+
+
 @dataclass(frozen=True)
 class Request:
     """A schedule and how to apply it; lengths are parsed, so ``"128k"`` becomes 131072.

@@ -10,7 +10,7 @@ from .checkpoints.locating import find_model
 from .errors import ConfigError
 from .lengths import parse_length
 from .planning.plan import is_as_is, make_plan, refuse_unused
-from .request import Request, RequestOptions
+from .request import Request, RequestOptions, check_keywords
 from .schedules import Frequencies
 from .schedules.as_is import stock_table
 
@@ -34,6 +34,7 @@ def frequencies(
     Raises:
         RopescaleError: the model or the schedule is invalid, or the schedule does not fit the model.
     """
+    check_keywords("frequencies", options)
     request = Request.of(schedule, **options)
     plan = make_plan(configuration_of(model, schedule, request.on_top), request)
     refuse_unused(request, {*plan.used, "original_length"})

@@ -22,7 +22,7 @@ from ..files import local_path, open_regular, sha256, sweep_leftovers, translate
 from ..output.formatting import brief, cut
 from ..planning.plan import Plan, make_plan, refuse_unused
 from ..record import RECORD, as_json, files_in, with_files
-from ..request import Request, RequestOptions
+from ..request import Request, RequestOptions, check_keywords
 from ..schedules import specs
 from .backups import BACKUP, is_interrupted, put_back, refuse_links, write_in_place
 from .contents import changes, completed, following, new_files, number, optional_json, record_of, source_name
@@ -92,6 +92,7 @@ def patch_checkpoint(
     Raises:
         RopescaleError: the input is invalid, or a file cannot be written; no partial result remains.
     """
+    check_keywords("patch_checkpoint", options)
     request = Request.of("as-is" if schedule is None else schedule, **options)
     if (schedule is None) is (like is None):
         raise ScheduleError("name either a schedule or the target of a draft head", "schedule", "like")

@@ -18,7 +18,7 @@ from .. import __version__
 from ..errors import CheckpointError, ScheduleError
 from ..files import writable_file
 from ..planning.plan import Plan, is_possible, make_plan, refuse_unused
-from ..request import Request, RequestOptions, advised, frozen, others
+from ..request import Request, RequestOptions, advised, check_keywords, frozen, others
 from ..schedules import describe
 from . import architectures as known
 from .files import GgufFile, Value, open_gguf
@@ -87,6 +87,7 @@ def patch_gguf(
         ConfigError: the source is not the GGUF file of a language model with RoPE.
         ScheduleError: the schedule does not fit the model, or llama.cpp cannot compute it for this architecture.
     """
+    check_keywords("patch_gguf", options)
     request = Request.of(schedule, **options)
     if out is None and not dry_run:
         raise CheckpointError("name the output file, or use a dry run", "out", "dry_run")

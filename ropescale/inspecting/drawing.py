@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from ..output.formatting import cut
 from ..output.plotting import COLOURS, in_style, save
-from ..request import RequestOptions
+from ..request import RequestOptions, check_keywords
 from .geometry import Geometry, Pair
 from .inspection import compare, inspect
 
@@ -38,6 +38,7 @@ def plot(
         RopescaleError: matplotlib is not installed, the model or the schedule cannot be read, or the file cannot be
             written.
     """
+    check_keywords("plot", options)
     several = isinstance(schedule, (list, tuple))
     inspection = compare(model, schedule, **options) if several else inspect(model, schedule, **options)
     figure = draw(inspection.layers)

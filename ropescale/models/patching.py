@@ -18,7 +18,7 @@ from ..lengths import parse_length
 from ..planning.layers import PlannedLayer
 from ..planning.plan import Plan, make_plan, refuse_unused
 from ..record import original_config, read_record
-from ..request import Request, RequestOptions
+from ..request import Request, RequestOptions, check_keywords
 from ..schedules.base import length_dependent
 from .rotary_modules import (
     RTOL,
@@ -77,6 +77,7 @@ def patch(
         ScheduleError: the schedule does not fit this model.
         VerificationError: a layer does not have the requested table; the model is restored.
     """
+    check_keywords("patch", options)
     request = Request.of(schedule, **options)
     frozen_at = None if length is None else parse_length(length)
     plan = plan_for(model, request)

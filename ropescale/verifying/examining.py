@@ -46,7 +46,7 @@ from ..models.rotary_modules import (
 )
 from ..output.formatting import brief, first_line, listed
 from ..planning.plan import lacks_factor, make_plan
-from ..request import Request
+from ..request import Request, check_keywords
 from ..schedules.specs import parse
 from .decoding import DIFFERS, EXPLAINED, UNDECIDED, Say, compare
 from .verification import (
@@ -93,6 +93,7 @@ def verify(model: str | Path | nn.Module, **options: Unpack[ExamineOptions]) -> 
         VerificationError: a layer uses another table, or another limit is below the target length.
         ConfigError: the model has no rotary embeddings.
     """
+    check_keywords("verify", options, ExamineOptions)
     report = examine(model, **options)
     if report.failure:
         raise VerificationError(report.failure)

@@ -2,7 +2,7 @@
 
 from transformers import PreTrainedModel
 
-from ropescale import TrainingCallback
+from ropescale import TrainingCallback, frequencies, patch, patch_checkpoint, verify
 from ropescale.evals import Server, keys, perplexity, recommend, retrieval, search
 
 
@@ -15,15 +15,15 @@ def calls(model: PreTrainedModel, server: Server) -> None:
     perplexity(model, 7, "2k")
     retrieval(model, "2k", depth=5)
     retrieval(model, "2k", trials="10")
-    retrieval(model, "2k", max_prompts=2.5)
     recommend(model, ["text"], "32k", schedule=["yarn"])
     recommend(model, ["text"], "32k", tolerance="0.1")
-    recommend(model, ["text"], "32k", search_tokens=2.5)
     search(model, ["text"], "32k", budget=5)
     search(model, ["text"], "32k", seed="2")
-    search(model, ["text"], "32k", seed=1.5)
     keys(model, ["text"], windows=4096)
     keys(model, ["text"], alpha="2")
     TrainingCallback("yarn:factor=8", eval_document=["text"])
     TrainingCallback("yarn:factor=8", every="50")
-    TrainingCallback("yarn:factor=8", lengths=2.5)
+    patch(model, "yarn", facotr=2)
+    patch_checkpoint("CKPT", "OUT", "yarn", target_lenght="32k")
+    frequencies("CKPT", "yarn", original_length=2.5)
+    verify("CKPT", generated=True)
