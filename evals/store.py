@@ -38,9 +38,11 @@ from typing import BinaryIO
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
+from typing_extensions import TypedDict
 
 from ..errors import CheckpointError
 from ..files import Damaged, atomic_write, content, failed, made_folder, parse_json, set_aside, sha256
+from .checking import Length, fitting
 from .parallel.processes import Group, World
 from .scoring.batches import Arrays, Batch, BatchPlan, Form
 
@@ -263,10 +265,18 @@ def opened(
             store.close()
 
 
+class _LastRun(TypedDict, total=False):
+    """What later runs read of the facts of the last one."""
+
+    facts: Facts
+    whole: Facts
+    batch_tokens: Length
+
+
 def last_run(out: Path) -> dict[str, object]:
     """Returns the facts of the last run in an output folder, or {} if they are unknown."""
     try:
-        return parse_json(content(out / FOLDER / _LAST))
+        return fitting(parse_json(content(out / FOLDER / _LAST)), _LastRun)
     except Damaged:
         return {}
 

@@ -153,6 +153,9 @@ def test_the_second_of_two_runs_is_refused_and_the_first_goes_on(tmp_path):
     refuse_if_busy(tmp_path)
     with opened(tmp_path) as second:
         assert second.last == last_run(tmp_path) == {"facts": {"still": "ours"}}
+        for damaged in ({"facts": "ours"}, {"facts": {}, "batch_tokens": 0}):
+            second.begin(damaged)
+            assert second.last == {}
 
 
 def test_a_resume_folder_that_is_not_ours_is_refused_and_left_alone(tmp_path):
