@@ -482,7 +482,9 @@ def _write_v4(section: Data, merged: Mapping[str, Json], text: Section) -> None:
         first = next((merged[kind] for kind in text.v4.get(name, ()) if kind in merged), {})
         if "partial_rotary_factor" in first and (_has_v4(text) or section.get(name) is not None):
             _set(section, name, first["partial_rotary_factor"])
-        elif name in text.v4 or (name == "partial_rotary_factor" and {*partials} != {section.get(name)}):
+        elif name in text.v4 or (
+            name == "partial_rotary_factor" and any(each != section.get(name) for each in partials)
+        ):
             section.pop(name, None)  # transformers 5 would give it to every table that states none
     if scaling is not None or _has_v4(text) or "rope_scaling" in section:
         section["rope_scaling"] = scaling  # null means plain RoPE

@@ -220,6 +220,8 @@ def test_a_theta_that_the_class_does_not_read_is_refused_and_a_section_receives_
     text = {"max_position_embeddings": 4096, "rope_theta": 1e4, "head_dim": 64}
     written = make_plan({"model_type": "minimax_m3_vl", "text_config": text}, "yarn:factor=2").config
     assert written["model_type"] == "minimax_m3_vl" and "model_type" not in written["text_config"]
+    unread = {"model_type": "gpt_neox", "rotary_pct": 0.25, "partial_rotary_factor": [[]]}
+    assert "partial_rotary_factor" not in make_plan(unread, "yarn:factor=2").config
 
 
 NAMED = [
