@@ -113,12 +113,11 @@ def _of_folder(weights: _Weights, engine: str) -> Export:
     changed = {key: length for key, length in record.original_length.items() if key in ropes}
     other = [length for key, length in changed.items() if length != ropes[key].original_length]
     scaled = any(ropes[key].is_scaled for key in changed)
-    beneath = bool(record.beneath)
-    replaces = scaled and not beneath
-    given = Request(specs, original_length=next(iter(other), None), replace_scaling=replaces, on_top=beneath)
-    source = Source(
-        gguf_options(record.schedule, given), argument(record.source), weights.revision, scaling_option(given)
-    )
+    on_top = bool(record.beneath)
+    start = next(iter(other), None)
+    given = Request(specs, original_length=start, replace_scaling=scaled and not on_top, on_top=on_top)
+    told = gguf_options(record.schedule, given)
+    source = Source(told, argument(record.source), weights.revision, scaling_option(given))
     return weights.export(engine, as_it_lies(weights.name, stored, record.length, source), specs, given)
 
 

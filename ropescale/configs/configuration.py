@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -156,8 +156,8 @@ class Configuration:
         if self.stated_length is not None:
             other = odd = None
         outer = lengths_in(self.raw, ("max_position_embeddings", *LENGTH_KEYS)) if self.path else []
-        unseen = [each for each in stated if each.key not in (trained.key, served.key)]
-        others = [*unseen, *(StatedLength(each.tokens, f"top level: {each.key}") for each in outer)]
+        others = [each for each in stated if each.key not in (trained.key, served.key)]
+        others += [replace(each, key=f"top level: {each.key}") for each in outer]
         return Lengths(trained, served, tuple(others), other, odd)
 
     def _trained(self, rope: Rope) -> StatedLength:
@@ -230,8 +230,7 @@ class Configuration:
 
     def default_of(self, field: str) -> object:
         """Returns the stated value of a field of the language model, even if it is null, or the class's default."""
-        entry = class_defaults.load().get(self.model_type) or {}
-        return self.section.get(field, entry.get(field))
+        return self.section.get(field, self.text.defaults.get(field))
 
     def _rope(self, key: str, parameters: Parameters) -> Rope:
         """Returns the geometry of one set of parameters."""
@@ -307,9 +306,8 @@ def _tokens(reading: StatedLength) -> int:
 def _product(rope: Rope, key: str) -> StatedLength | None:
     """Returns factor x original for a rope type whose maximum may stay the original; None for others."""
     factor = rope.scaling.get("factor")
-    if rope.kind not in (*MAXIMUM_STAYS, "yarn") or not is_number(factor):
-        return None
-    if not 1 < factor <= LARGEST / rope.original_length:
+    is_left = rope.kind in (*MAXIMUM_STAYS, "yarn") and is_number(factor)
+    if not is_left or not 1 < factor <= LARGEST / rope.original_length:
         return None
     return StatedLength(round(factor * rope.original_length), f"factor {factor:g} x {key}")
 
@@ -426,9 +424,8 @@ def widened(configuration: Configuration, length: int) -> Configuration:
             )
         # what transformers would derive from the old maximum
         derived = {"factor": rope.max_length / rope.original_length, ORIGINAL: rope.original_length}
-        if kind not in ("yarn", "longrope", "llama3"):
-            derived = {}
-        parameters[key] = derived | present(rope.scaling)
+        is_derived = kind in ("yarn", "longrope", "llama3")
+        parameters[key] = (derived if is_derived else {}) | present(rope.scaling)
     original = configuration.lengths.trained.tokens
     return Configuration.read(write_rope(configuration, Scaling(parameters, length, original)))
 

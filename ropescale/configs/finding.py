@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeGuard
 
-from ..files import Data, Json
+from ..files import Data, Json, is_number
 from . import class_defaults
 
 Path = tuple[str, ...]
@@ -150,25 +150,23 @@ def placed(config: object, path: Path, section: Json) -> Data:
 
 def lengths_in(section: Json, keys: Sequence[str] = LENGTH_KEYS) -> list[StatedLength]:
     """Returns the lengths that a section states, by default beside ``max_position_embeddings``."""
-    return [StatedLength(value, name) for name in keys if is_length(value := section.get(name))]
+    return [StatedLength(int(value), name) for name in keys if is_length(value := section.get(name))]
 
 
 def originals_in(section: Json) -> list[StatedLength]:
     """Returns the original lengths that other keys state, as in ``dual_chunk_attention_config`` or by gpt-oss."""
     parts = [(name, part) for name, part in section.items() if "rope" not in name and isinstance(part, Mapping)]
-    inner = [
-        StatedLength(value, f"{name}.{ORIGINAL}") for name, part in parts if is_length(value := part.get(ORIGINAL))
-    ]
+    inner = [replace(each, key=f"{name}.{each.key}") for name, part in parts for each in lengths_in(part, [ORIGINAL])]
     return inner + lengths_in(section, ["initial_context_length"])
 
 
-def is_length(value: object) -> TypeGuard[int]:
+def is_length(value: object) -> TypeGuard[float]:
     """Whether a value states a length in tokens; an absurdly large one states that there is no limit."""
-    return isinstance(value, int) and not isinstance(value, bool) and 1 < value <= LONGEST_STATED
+    return is_number(value) and 1 < value <= LONGEST_STATED and value % 1 == 0
 
 
-_HEAD = re.compile(r"eagle3|eagle(?!_?2)|dflash|dspark|medusa|mlp_speculator|nextn|mtp")
-"""What the names of a head's class and type contain; Eagle 2 and 2.5 are models that also see."""
+_HEAD = re.compile(r"eagle3|eagle(?!_?2)|dflash|dspark|medusa|mlp(?=_?speculator|')|nextn|mtp")
+"""What the names of a head's class and type contain, in quotes; Eagle 2 and 2.5 are models that also see."""
 
 _LAYERS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules", "num_mtp_layers")
 """The keys that count MTP layers."""
@@ -187,7 +185,7 @@ class Draft:
     @property
     def rotates(self) -> bool:
         """Whether it has attention, and so a rotation."""
-        return self.method not in ("medusa", "mlp_speculator")
+        return self.method not in ("medusa", "mlp")
 
 
 def draft_in(config: Json, section: Json) -> Draft | None:

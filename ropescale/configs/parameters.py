@@ -126,10 +126,14 @@ def _refuse_null(section: Section, stated: Json, filled: Json) -> None:
         "rope_theta": True,
         "partial_rotary_factor": kind != "default" or _default_partial(section, filled) is not None,
         "original_max_position_embeddings": kind in ("yarn", "llama3") or (kind == "longrope" and beside is None),
+        **dict.fromkeys(("truncate", "beta_fast", "beta_slow"), kind == "yarn"),  # an engine stops, or reads false
     }
     null = next((name for name in read if read[name] and stated.get(name, 0) is None), None)
     if null is not None:
-        raise ConfigError(f"{null} is null in the rope parameters, and transformers stops on it; give its value")
+        raise ConfigError(
+            f"{null} is null in the rope parameters, and transformers stops on it, or engines stop or take it for "
+            "false; give its value"
+        )
 
 
 def _default_partial(section: Section, filled: Json) -> object:
@@ -231,6 +235,14 @@ def _ignored_forms(section: Section) -> Iterator[tuple[bool, str]]:
             lacks = model_type.removesuffix("_text") not in RENAMED_BY[old]
             now = RENAMED_TYPES[old]
             yield lacks, f"{model_type} has no rope type {brief(old)}, and transformers stops; write {now!r}"
+        foreign = {"dynamic": "alpha", "yarn": "extrapolation_factor"}.get(old, "")
+        value = stated.get(foreign)
+        is_read = not section.is_known or model_type.startswith("hunyuan")  # as alpha, by code of their own
+        yield (
+            not is_read and value is not None and (old, value) != ("yarn", 1),
+            f"{foreign} is {brief(value)} in the rope parameters, by which vLLM or SGLang scales, and transformers' "
+            f"{model_type} does not; remove it",
+        )
     yield (
         own not in (None, "default") and bool(section.defaults.get("ignores_type")),
         f"rope_scaling has type {brief(own)}, and {model_type} only reads rope_type there, so transformers computes "

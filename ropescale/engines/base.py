@@ -104,7 +104,7 @@ class Layers:
     @property
     def is_proportional_by_default(self) -> bool:
         """Whether the model's class has proportional RoPE by default."""
-        default = (class_defaults.load().get(self.model_type) or {}).get("rope_parameters") or {}
+        default = self.configuration.text.default_parameters
         kinds = default.values() if class_defaults.is_nested(default) else [default]
         return any(isinstance(kind, Mapping) and kind.get("rope_type") == "proportional" for kind in kinds)
 

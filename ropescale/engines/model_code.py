@@ -95,7 +95,8 @@ def built(engine: str, layers: Layers) -> str | None:
 
     Dynamic NTK counts as linear, because the engines' own keys for it differ from transformers'.
     """
-    if layers.section.get("dual_chunk_attention_config"):  # another rotary layer, for a kernel that may not run
+    is_read = is_in_transformers(layers.whole_type) or layers.configuration.raw.get("auto_map")
+    if not is_read or layers.section.get("dual_chunk_attention_config"):  # that has another rotary layer
         return None
     of_class = load()["architectures"]
     types = load()[engine]["types"]

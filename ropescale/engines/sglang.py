@@ -67,7 +67,8 @@ class SGLangEngine(vllm.VLLMEngine):
             yield from vllm.overwritten(layers)
 
     def lengths(self, layers: Layers) -> Iterator[Difference]:
-        """Yields the difference in the maximum length."""
+        """Yields the differences in the maximum length."""
+        yield from vllm.past_the_table(layers)
         if layers.kind == "linear":
             yield vllm.multiplied_length(layers)
 

@@ -107,6 +107,8 @@ def _in_no_version(layers: Layers) -> Iterator[Difference]:
     model_type = layers.model_type
     if name := lacked_type(layers.configuration):
         yield Difference.stops(f"lacks {name}, which came with transformers 5", "stops: no such model type")
+    elif lacked(layers):  # nothing is known
+        return
     if not _has_keys(layers):
         where = "" if layers.key == ALL_LAYERS else f" ({layers.key})"
         yield Difference.other_table(f"has no keys for a scaled {model_type}{where}", BASE_ROPE)

@@ -137,6 +137,7 @@ class VLLMEngine(Engine):
 
     def lengths(self, layers: Layers) -> Iterator[Difference]:
         """Yields the differences in the maximum length, which the engine computes before it loads the model's code."""
+        yield from past_the_table(layers)
         refused = layers.is_mla or (code("vllm", layers) == "own" and rotates_wrong_pairs(layers))
         if layers.kind == "longrope" and layers.length > layers.rope.original_length and not refused:
             text = f"serve{{s}} the original length by default; pass --max-model-len {layers.length}"
@@ -210,6 +211,17 @@ def multiplied_length(layers: Layers) -> Difference:
     """Returns the difference of vLLM and SGLang, which multiply the maximum length by the factor of linear scaling."""
     text = "raise{s} max_position_embeddings by the factor automatically; do not raise it by hand"
     return Difference("max length", "honoured", f"{layers.length}, max_position_embeddings times the factor", text)
+
+
+def past_the_table(layers: Layers) -> Iterator[Difference]:
+    """Yields the difference of vLLM and SGLang in a longer window than the factor of yarn makes.
+
+    vLLM refuses the length (config/model.py); SGLang lengthens its table by another formula (rotary_embedding/base.py).
+    """
+    most = round(layers.factor * layers.rope.original_length)
+    if layers.kind == "yarn" and layers.length > most:
+        text = f"end{{s}} yarn's table at {most:,} tokens, the factor times the original length"
+        yield Difference.other_table(text, f"a table of {most:,} tokens")
 
 
 def rotates_wrong_pairs(layers: Layers) -> bool:

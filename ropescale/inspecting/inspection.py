@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Unpack
 
 from ..adapters import Adapter, find_loadable, remarks
-from ..checkpoints.contents import number
 from ..checkpoints.locating import ModelFolder
 from ..configs.configuration import ONLY_V5_KEYS, Configuration
-from ..configs.finding import Lengths, StatedLength, is_length
-from ..configs.section import LARGEST
+from ..configs.finding import Lengths, is_length, lengths_in
 from ..engines.transformers4 import is_met
 from ..errors import ScheduleError
 from ..files import Data, Json, is_number, read_json
@@ -230,9 +228,8 @@ def _inspected(model: object, opened: Opened | None, request: Request) -> Inspec
             warnings.append(f"{named(adapter.folder)} is an adapter; the output shows its base, {named(adapter.name)}")
             warnings += remarks(adapter)
         warnings += plan.notes if plan else ()
-    limit = number(files.get("tokenizer_config.json", {}).get("model_max_length"))
-    if limit is not None and 0 < limit <= LARGEST:
-        lengths = replace(lengths, tokenizer=StatedLength(int(limit), "tokenizer_config.json: model_max_length"))
+    for limit in lengths_in(files.get("tokenizer_config.json", {}), ["model_max_length"]):
+        lengths = replace(lengths, tokenizer=replace(limit, key=f"tokenizer_config.json: {limit.key}"))
     used = {"original_length"} | (plan.used if plan else set())
     if any(each.frequencies for each in geometries):  # the turns of a scaled layer are counted at the target length
         used.add("target_length")
@@ -366,4 +363,4 @@ def _limit_traps(configuration: Configuration, files: Files) -> Iterator[str]:
 def _meant_for(files: Files) -> int | None:
     """Returns the target context, in tokens, of a patched checkpoint, which can differ from its stated maximum."""
     length = files.get("ropescale.json", {}).get("length")
-    return length if is_length(length) else None
+    return int(length) if is_length(length) else None

@@ -209,10 +209,10 @@ def base_geometry(configuration: Configuration, chosen: Iterable[str], request: 
     if not request.on_top:
         return found
     # Layers without scaling start from the model's current length as well; another theta may have extended it.
-    length = request.original_length or configuration.meant_length
-    stated = Configuration.read(configuration.raw).lengths
-    if length == stated.trained.tokens and stated.other_served is None:
-        length = stated.served.tokens
+    lengths = configuration.lengths
+    length = request.original_length or lengths.served.tokens
+    if length == lengths.trained.tokens and lengths.other_served is None:
+        length = lengths.served.tokens
     return {key: replace(rope, original_length=length) for key, rope in found.items()}
 
 
@@ -220,8 +220,7 @@ def describe_scaling(rope: Rope) -> str:
     """Returns a configuration's scaling as text: ``yarn x32 of 4096``."""
     factor = rope.scaling.get("factor")
     times = f" x{factor:g}" if is_number(factor) and factor <= LONGEST else ""
-    original = rope.scaling.get(ORIGINAL) or rope.original_length
-    return f"{cut(rope.kind, 60)}{times} of {original}"
+    return f"{cut(rope.kind, 60)}{times} of {rope.original_length}"
 
 
 def _base_of(rope: Rope, request: Request, is_clear: bool) -> Rope:

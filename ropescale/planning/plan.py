@@ -63,10 +63,13 @@ class Plan:
         """The options of :attr:`request` that affect this plan."""
         if not self.changes:
             return set()
+        layers = self.layers.values()
         used = {"factor", "target_length", "original_length", "overrides"}
         if not isinstance(parse(self.request.spec), Mapping):
             used.add("layers")
-        if any(layer.rope != layer.current for layer in self.layers.values()):
+        given = self.request.original_length
+        starts = [replace(each.current, original_length=given or each.current.original_length) for each in layers]
+        if any(layer.rope != start for layer, start in zip(layers, starts)):
             used |= {"replace_scaling", "on_top"}
         return used | ({"freeze_at"} if self.frozen else set())
 
@@ -93,8 +96,8 @@ class Plan:
     @property
     def beneath(self) -> dict[str, str]:
         """The scaling, as text, of every layer type whose schedule is composed with it."""
-        composed = {key: layer for key, layer in self.layers.items() if layer.rope.table is not None}
-        return {key: describe_scaling(layer.current) for key, layer in composed.items()}
+        layers = self.layers.items()
+        return {key: describe_scaling(layer.current) for key, layer in layers if layer.rope.table is not None}
 
     @property
     def frozen(self) -> dict[str, str]:
@@ -149,7 +152,8 @@ def is_possible(config: Json, request: Request, suits: Callable[[Plan], bool] = 
 
 def _planned(config: Json, request: Request) -> Plan:
     """Plans a schedule; the ways out in an error are not tried yet."""
-    original = Configuration.read(config, request.original_length)
+    # On top, the given length is where the schedule starts; the table beneath stays the file's.
+    original = Configuration.read(config, None if request.on_top else request.original_length)
     chosen = choose(request.spec, original, request.layers)
     if not chosen:
         if request.freeze_at is not None:
@@ -211,7 +215,7 @@ def _settled(configuration: Configuration, chosen: Mapping[str, Spec], request: 
     """
     first, second = configuration.lengths.start(request.on_top)
     is_stated = configuration.is_scaled and not any(configuration.ropes[key].is_scaled for key in chosen)
-    if second is None or is_stated:
+    if second is None or is_stated or request.original_length is not None:
         return None
     if request.target_length is not None:
         factors = [request.factor or spec.with_text(request.overrides).given.get("factor") for spec in chosen.values()]
@@ -403,7 +407,7 @@ def _notes_on_start(
         yield f"unchanged, though it describes a language model: {listed(sections)}"
     if untouched := [key for key in ropes if key not in layers]:
         yield f"unchanged layers: {listed(untouched)}"
-    had = max(layer.current.max_length for layer in layers.values())
+    had = configuration.meant_length
     length = request.target_length or max(layer.reach for layer in layers.values())
     if request.replace_scaling and length < had:
         yield (

@@ -70,9 +70,10 @@ def assert_saved_as_patched(source: Path, folder: Path, spec: Any, **options: An
 FROZEN = ("dynamic-yarn", {"freeze_at": 200})
 
 
-@pytest.mark.parametrize(
-    ("spec", "options"), [("yarn", {"target_length": "256"}), ("dynamic:factor=4", {}), (Half(), {}), FROZEN]
-)
+SAVED = [("yarn", {"target_length": "256"}), ("dynamic:factor=4", {}), (Half(), {}), FROZEN]
+
+
+@pytest.mark.parametrize(("spec", "options"), SAVED)
 def test_what_is_saved_from_memory_is_what_patch_writes_byte_for_byte(source, tmp_path, spec, options):
     assert_saved_as_patched(source, tmp_path, spec, **options)
     assert sorted(os.listdir(tmp_path)) == ["patched", "saved", "source"]

@@ -45,10 +45,11 @@ def test_inspect_names_what_drafts(config, named, tmp_path, ran):
     assert "drafts" not in err or named
 
 
-def test_a_head_without_attention_needs_no_change(tmp_path, refused):
-    folder = write_checkpoint(tmp_path, {"model_type": "medusa", "hidden_size": 64})
-    for words in (["inspect", folder], ["patch", folder, "--schedule", "yarn:factor=2", "--dry-run"]):
-        assert "a medusa head does not rotate, and needs no change" in refused(*words)
+@pytest.mark.parametrize("config", [{"model_type": "medusa", "hidden_size": 64}, {"speculators_model_type": "mlp"}])
+def test_a_head_without_attention_needs_no_change(config, tmp_path, refused):
+    folder = write_checkpoint(tmp_path, config)
+    for words in (["inspect"], ["patch", "--schedule", "yarn:factor=2", "--dry-run"], ["export"]):
+        assert f"a {next(iter(config.values()))} head does not rotate, and needs no" in refused(*words, folder)
 
 
 @pytest.mark.parametrize("spec", [None, "yarn:factor=4", "ntk:factor=4", "linear:factor=4"])

@@ -89,13 +89,13 @@ def test_a_served_file_is_measured_as_the_loaded_folder(family, name, python, tm
         assert len(gaps) >= 1023 and (gaps.max() < TOLERANCE or not exact)
 
 
-@pytest.mark.parametrize(
-    ("family", "weights"),
-    [
-        *itertools.product(["bundled", "qwen3"], ["F16", "Q8_0", "Q4_0"]),
-        *itertools.product(["bundled"], ["Q6_K", "Q5_K_M", "Q4_K_M"]),  # the rows of the random one are too short
-    ],
-)
+FEW_BITS = [
+    *itertools.product(["bundled", "qwen3"], ["F16", "Q8_0", "Q4_0"]),
+    *itertools.product(["bundled"], ["Q6_K", "Q5_K_M", "Q4_K_M"]),  # the rows of the random one are too short
+]
+
+
+@pytest.mark.parametrize(("family", "weights"), FEW_BITS)
 def test_a_file_of_few_bits_is_live_and_another_factor_and_no_schedule_are_not(family, weights, python, tmp_path):
     source = checkpoint(family, tmp_path / "original")
     plain = written(family, source, tmp_path / "plain.gguf", "F32" if "K" in weights else weights)

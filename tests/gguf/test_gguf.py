@@ -82,21 +82,21 @@ LINEAR = {S + "type": "linear", S + "factor": 4.0}
 YARN = {S + "type": "yarn", S + "factor": 8.0, S + "original_context_length": 256}
 
 
-@pytest.mark.parametrize(
-    ("arch", "asked", "options", "length", "keys"),
-    [
-        ("llama", "yarn:factor=8", {}, 2048, YARN),
-        ("llama", "yarn:factor=8,attention_factor=1.5", {}, 2048, YARN | {S + "attn_factor": 1.5 / NATURAL}),
-        ("mistral3", "yarn:factor=8,beta_fast=8", {}, 2048, YARN | BETAS),  # which reads it
-        ("llama", "linear:factor=4", {}, 1024, LINEAR),
-        ("llama", {"name": "table", "factors": [4.0] * 8}, {"target_length": 1024}, 1024, LINEAR),
-        ("qwen2", "ntk:factor=8", {}, 2048, {"rope.freq_base": 10000 * 8 ** (16 / 14), S + "type": "none"}),
-        ("deepseek2", "ntk:factor=8", {}, 2048, {"rope.freq_base": 10000 * 8 ** (16 / 14), S + "type": "none"}),
-        ("qwen2", "dynamic:factor=4", {"freeze_at": 1024}, 1024,
-         {"rope.freq_base": 10000 * (4 * 1024 / 256 - 3) ** (16 / 14), S + "type": "none"}),
-        ("llama", TABLE, {"target_length": 512}, 512, {S + "type": "none", S + "attn_factor": 1.25}),
-    ],
-)  # fmt: skip
+SPELLED = [
+    ("llama", "yarn:factor=8", {}, 2048, YARN),
+    ("llama", "yarn:factor=8,attention_factor=1.5", {}, 2048, YARN | {S + "attn_factor": 1.5 / NATURAL}),
+    ("mistral3", "yarn:factor=8,beta_fast=8", {}, 2048, YARN | BETAS),  # which reads it
+    ("llama", "linear:factor=4", {}, 1024, LINEAR),
+    ("llama", {"name": "table", "factors": [4.0] * 8}, {"target_length": 1024}, 1024, LINEAR),
+    ("qwen2", "ntk:factor=8", {}, 2048, {"rope.freq_base": 10000 * 8 ** (16 / 14), S + "type": "none"}),
+    ("deepseek2", "ntk:factor=8", {}, 2048, {"rope.freq_base": 10000 * 8 ** (16 / 14), S + "type": "none"}),
+    ("qwen2", "dynamic:factor=4", {"freeze_at": 1024}, 1024,
+     {"rope.freq_base": 10000 * (4 * 1024 / 256 - 3) ** (16 / 14), S + "type": "none"}),
+    ("llama", TABLE, {"target_length": 512}, 512, {S + "type": "none", S + "attn_factor": 1.25}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("arch", "asked", "options", "length", "keys"), SPELLED)
 def test_a_schedule_becomes_the_keys_that_llama_cpp_reads(arch, asked, options, length, keys):
     found = patched(asked, arch=arch, **options)
     for name, value in (TRAINED_KEYS | {"context_length": length} | keys).items():

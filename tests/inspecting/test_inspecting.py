@@ -55,26 +55,26 @@ def test_stopped_and_faster_pairs_are_called_so():
 LINEAR = {"rope_type": "linear", "factor": 2.0}
 
 
-@pytest.mark.parametrize(
-    ("config", "files", "words"),
-    [
-        ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, {}, "dynamic changes the frequencies with the le"),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, {}, "yarn without original_max_position_embeddings"),
-        ({"rope_scaling": LINEAR}, {}, "already scaled"),
-        ({"rope_scaling": LINEAR}, {"ropescale": {"schema": 1}}, ""),  # that is not the makers' work
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "attn_factor": 1.1}}, {}, "it reads attention_factor"),
-        *(({}, {"tokenizer_config": {"model_max_length": limit}}, f"model_max_length is {limit}, below max_position_em")
-          for limit in (128, -math.inf)),
-        *(({}, {"tokenizer_config": {"model_max_length": limit}}, "") for limit in (True, math.inf, 10**30)),
-        ({}, {"generation_config": {"max_length": 256}}, "stops generation"),
-        ({}, {"generation_config": {"max_length": 20}}, ""),
-        ({"sliding_window": 64}, {}, "never attend further back"),
-        ({"sliding_window": 128, "use_sliding_window": False}, {}, ""),
-        (in_v5(LLAMA, rope_theta=5e5), {}, "transformers 4 ignores"),
-        *((in_v5(LLAMA | {"model_type": name}, rope_theta=5e5), {}, "")  # 4 lacks them
-          for name in ("qwen3_5_text", "glm_moe_dsa", "flint")),
-    ],
-)  # fmt: skip
+TRAPS = [
+    ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, {}, "dynamic changes the frequencies with the le"),
+    ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, {}, "yarn without original_max_position_embeddings"),
+    ({"rope_scaling": LINEAR}, {}, "already scaled"),
+    ({"rope_scaling": LINEAR}, {"ropescale": {"schema": 1}}, ""),  # that is not the makers' work
+    ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "attn_factor": 1.1}}, {}, "it reads attention_factor"),
+    *(({}, {"tokenizer_config": {"model_max_length": limit}}, f"model_max_length is {limit}, below max_position_em")
+      for limit in (128, -math.inf)),
+    *(({}, {"tokenizer_config": {"model_max_length": limit}}, "") for limit in (True, math.inf, 10**30)),
+    ({}, {"generation_config": {"max_length": 256}}, "stops generation"),
+    ({}, {"generation_config": {"max_length": 20}}, ""),
+    ({"sliding_window": 64}, {}, "never attend further back"),
+    ({"sliding_window": 128, "use_sliding_window": False}, {}, ""),
+    (in_v5(LLAMA, rope_theta=5e5), {}, "transformers 4 ignores"),
+    *((in_v5(LLAMA | {"model_type": name}, rope_theta=5e5), {}, "")  # 4 lacks them
+      for name in ("qwen3_5_text", "glm_moe_dsa", "flint")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("config", "files", "words"), TRAPS)
 def test_a_trap_is_named_and_nothing_else(config, files, words):
     config = config if "rope_parameters" in config else LLAMA | config
     found = " | ".join(traps(Configuration.read(config), {f"{name}.json": it for name, it in files.items()}))

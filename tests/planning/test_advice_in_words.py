@@ -13,6 +13,8 @@ FULL, SLIDING = {"rope_type": "default", "rope_theta": 1e6}, {"rope_type": "defa
 LINEAR, OLD = {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}, {"type": "linear", "factor": 2.0}
 BOTH = {"full_attention": LINEAR, "sliding_attention": SLIDING}
 HALF = {"partial_rotary_factor": 0.5}
+DYNAMIC = LLAMA | {"rope_scaling": {"type": "dynamic", "factor": 2.0}}
+NULLS = ("truncate", "beta_fast", "beta_slow")
 
 EDITS: list[tuple[dict[str, Any], dict[str, Any], str, dict[str, Any]]] = [
     (LLAMA, {"rope_scaling": OLD | {"rope_type": "yarn"}}, "keep one", {"rope_scaling": OLD}),
@@ -26,6 +28,9 @@ EDITS: list[tuple[dict[str, Any], dict[str, Any], str, dict[str, Any]]] = [
     (DEEPSEEK, {"head_dim": 16}, "make them equal", {"head_dim": 32}),
     (plain("dbrx", 64, 4, 4096), {"attn_config": {"rope_theta": 5e5}}, "write rope_theta 500000", {"rope_theta": 5e5}),
     (LLAMA, {"head_dim": 33}, "give an even head_dim", {"head_dim": 34}),
+    (LLAMA, {"rope_scaling": DYNAMIC["rope_scaling"] | {"alpha": 9.0}}, "scales, and transformers' llama", DYNAMIC),
+    (LLAMA, {"rope_scaling": OLD | {"type": "yarn", "extrapolation_factor": 0.5}}, "not; remove it", DYNAMIC),
+    *((LLAMA, {"rope_scaling": OLD | {"type": "yarn", null: None}}, "give its value", DYNAMIC) for null in NULLS),
 ]
 
 
@@ -35,7 +40,6 @@ def test_an_edit_of_the_configuration_that_is_advised_is_accepted(config, wrong,
     ran("inspect", write_checkpoint(tmp_path, config | wrong | edit))
 
 
-DYNAMIC = LLAMA | {"rope_scaling": {"type": "dynamic", "factor": 2.0}}
 FREEZES = "dynamic:factor=4 --dry-run"
 LONG = "--target-length 1m --dry-run"
 OPTIONS = [

@@ -320,6 +320,10 @@ def test_on_top_composes_with_the_current_table_and_length():
     target = make_plan(LLAMA31, "linear", target_length=262144, on_top=True)
     assert target.tables["all"].inv_freq == pytest.approx(expected, rel=1e-12)
     assert make_plan(LLAMA, "yarn:factor=4", on_top=True).config == make_plan(LLAMA, "yarn:factor=4").config
+    left = LLAMA | {"original_max_position_embeddings": 4096, "rope_scaling": {"rope_type": "yarn", "factor": 4.0}}
+    above = make_plan(left, "linear:factor=2", on_top=True, original_length=8192)  # where to start, and no more
+    assert above.tables["all"].inv_freq == [f / 2 for f in ropescale.frequencies(left, "as-is")["all"].inv_freq]
+    assert (above.length, above.label("all")) == (16384, "linear:factor=2 on yarn x4 of 4096")
 
 
 def test_on_top_multiplies_the_attention_scales_once():
@@ -578,6 +582,8 @@ def test_what_the_makers_set_and_the_user_does_not_name_is_kept_or_said_first(th
 def test_a_context_that_becomes_shorter_than_the_makers_is_noted():
     notes = make_plan(LLAMA31, "yarn:factor=2", replace_scaling=True).notes
     assert any("shorter" in note and "131,072" in note for note in notes)
+    left = LLAMA | {"original_max_position_embeddings": 4096, "rope_scaling": {"rope_type": "yarn", "factor": 32.0}}
+    assert "shorter than the vendor's 131,072" in str(make_plan(left, "yarn:factor=2", replace_scaling=True).notes)
     assert not any("shorter" in n for n in make_plan(LLAMA31, "yarn:factor=32", replace_scaling=True).notes)
 
 

@@ -173,11 +173,11 @@ def test_race_and_decision_share_no_window_and_leave_none_out(windows):
         assert not {documents[n] for n in first} & {documents[n] for n in second}
 
 
-@pytest.mark.parametrize(
-    ("documents", "search", "race", "held"),
-    [(9, False, 4, 5), (10, False, 10, 10), (19, False, 19, 19), (20, False, 10, 10), (21, False, 10, 11),
-     (10, True, 5, 5), (14, True, 6, 8), (16, True, 6, 10), (19, True, 9, 10), (20, True, 10, 10)],
-)  # fmt: skip
+SPLITS = [(9, False, 4, 5), (10, False, 10, 10), (19, False, 19, 19), (20, False, 10, 10), (21, False, 10, 11)]
+SPLITS += [(10, True, 5, 5), (14, True, 6, 8), (16, True, 6, 10), (19, True, 9, 10), (20, True, 10, 10)]
+
+
+@pytest.mark.parametrize(("documents", "search", "race", "held"), SPLITS)
 def test_ten_documents_are_enough_to_test_on_and_a_search_keeps_six_to_itself(documents, search, race, held):
     found = split_windows([2] * documents, search)
     assert [len(part) for part in found] == [2 * race, 2 * held]

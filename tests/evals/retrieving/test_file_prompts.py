@@ -147,13 +147,13 @@ def test_each_prompt_is_asked_at_the_smallest_length_that_holds_it_and_the_other
     assert found.skipped == {"too_long": 2, "over_max_prompts": 2}
 
 
-@pytest.mark.parametrize(
-    ("task", "more", "tokens", "any_of"),
-    [
-        ("niah_multikey_2", {}, 128, False), ("vt", {}, 30, False), ("cwe", {}, 120, False), ("fwe", {}, 50, False),
-        ("qa_1", {}, 32, True), ("mine", {}, 128, False), ("vt", {"max_new_tokens": 7}, 7, False),
-    ],
-)  # fmt: skip
+GENERATED = [
+    ("niah_multikey_2", {}, 128, False), ("vt", {}, 30, False), ("cwe", {}, 120, False), ("fwe", {}, 50, False),
+    ("qa_1", {}, 32, True), ("mine", {}, 128, False), ("vt", {"max_new_tokens": 7}, 7, False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("task", "more", "tokens", "any_of"), GENERATED)
 def test_as_many_tokens_are_generated_as_ruler_generates_for_the_task(task, more, tokens, any_of):
     (prompt,) = prompts_of([{"input": "x", "outputs": "y", "task": task, **more}], [256]).prompts[256]
     assert (prompt.generation.new_tokens, prompt.generation.any_of) == (tokens, any_of)

@@ -9,14 +9,13 @@ import pytest
 from ropescale.evals.statistics import intervals
 from ropescale.evals.statistics.intervals import Estimate, average, consecutive, familywise, ratio, t_quantile, wilson
 
+QUANTILES = [
+    (0.975, 1, 12.706), (0.975, 2, 4.303), (0.975, 4, 2.776), (0.975, 10, 2.228), (0.975, 30, 2.042),
+    (0.975, 120, 1.980), (0.95, 5, 2.015), (0.995, 10, 3.169), (0.9995, 3, 12.924),
+]  # fmt: skip
 
-@pytest.mark.parametrize(
-    ("probability", "degrees", "published"),
-    [
-        (0.975, 1, 12.706), (0.975, 2, 4.303), (0.975, 4, 2.776), (0.975, 10, 2.228), (0.975, 30, 2.042),
-        (0.975, 120, 1.980), (0.95, 5, 2.015), (0.995, 10, 3.169), (0.9995, 3, 12.924),
-    ],
-)  # fmt: skip
+
+@pytest.mark.parametrize(("probability", "degrees", "published"), QUANTILES)
 def test_t_quantiles_are_those_of_the_published_table(probability, degrees, published):
     assert t_quantile(probability, degrees) == pytest.approx(published, abs=5e-4)
 
