@@ -306,8 +306,9 @@ def _tokens(reading: StatedLength) -> int:
 def _product(rope: Rope, key: str) -> StatedLength | None:
     """Returns factor x original for a rope type whose maximum may stay the original; None for others."""
     factor = rope.scaling.get("factor")
-    is_left = rope.kind in (*MAXIMUM_STAYS, "yarn") and is_number(factor)
-    if not is_left or not 1 < factor <= LARGEST / rope.original_length:
+    if rope.kind not in (*MAXIMUM_STAYS, "yarn") or not is_number(factor):
+        return None
+    if not 1 < factor <= LARGEST / rope.original_length:
         return None
     return StatedLength(round(factor * rope.original_length), f"factor {factor:g} x {key}")
 

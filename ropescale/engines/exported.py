@@ -180,10 +180,11 @@ def exported(engine: Engine, serving: Serving, schedules: Mapping[str, str]) -> 
         because = f": {why}".replace("{s}", "s") if why else ""
         reason = f"{engine.name} cannot compute this schedule ({layers.kind} for {layers.model_type}){because}"
     stops = not all(each.loads for each in chain(*differences))
-    how: How = "not known"
-    if not any(each.status == "not known" for each in chain(*differences)):
-        weakest = max(map(engine.evidence, spelled.layers), key=get_args(How).index)
-        how = "source" if stops else weakest
+    how: How = max(map(engine.evidence, spelled.layers), key=get_args(How).index)  # the weakest of all layers
+    if any(each.status == "not known" for each in chain(*differences)):
+        how = "not known"
+    elif stops:
+        how = "source"
     return Export(
         model=serving.model,
         engine=engine.name,
