@@ -70,10 +70,10 @@ _TOKENIZER, _LIMIT = "tokenizer_config.json", "model_max_length"
 
 def _makers_limit(folder: Path, earlier: Record | None) -> float | None:
     """Returns the tokenizer's limit before an earlier patch, or None if it has none."""
-    limit = number(optional_json(folder / _TOKENIZER).get(_LIMIT))
+    limit = number(optional_json(folder / _TOKENIZER).get(_LIMIT)) or 0
     if earlier and earlier.tokenizer_limit and limit == earlier.length:
         return earlier.tokenizer_limit
-    return limit
+    return limit if limit > 0 else None
 
 
 def raised_limit(folder: Path, length: int, earlier: Record | None) -> dict[str, int]:

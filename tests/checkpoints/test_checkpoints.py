@@ -81,7 +81,7 @@ def test_both_key_sets_say_the_same_and_every_other_key_is_kept_as_it_is(source,
     assert {key: config[key] for key in theirs} == theirs | {"max_position_embeddings": 2048}
 
 
-@pytest.mark.parametrize("limit", [256, 1023, 1024, 131072, int(1e30), 1e30, "long", None])
+@pytest.mark.parametrize("limit", [256, 1023, 1024, 131072, int(1e30), 1e30, -5, "long", None])
 def test_a_tokenizers_limit_is_raised_to_the_length_and_never_lowered_nor_invented(source, tmp_path, limit):
     raised = limit in (256, 1023)
     edit(source, "tokenizer_config.json", model_max_length=limit)
