@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from annotated_types import Interval
 
-from ..files import Damaged, content, parse_json, sha256
+from ..files import Damaged, Data, Json, content, parse_json, sha256
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -24,7 +24,7 @@ MOST = 64 * 2**20
 """The default size limit of JSON files, in bytes. The results of a thousand schedules take a few megabytes."""
 
 
-def parsed(path: Path, most: int = MOST) -> dict[str, object]:
+def parsed(path: Path, most: int = MOST) -> Data:
     """Reads a JSON object from a file. NaN and infinity are not allowed.
 
     Raises:
@@ -39,12 +39,12 @@ SEAL = "sha256"
 """The key of the checksum in a stored object."""
 
 
-def sealed(found: Mapping[str, object]) -> str:
+def sealed(found: Json) -> str:
     """Returns an object as JSON text, with a checksum of all other keys and values added."""
     return json.dumps({**found, SEAL: _seal(found)}, indent=1, allow_nan=False) + "\n"
 
 
-def unsealed(path: Path) -> dict[str, object]:
+def unsealed(path: Path) -> Data:
     """Reads a JSON object that :func:`sealed` wrote.
 
     Raises:
@@ -56,7 +56,7 @@ def unsealed(path: Path) -> dict[str, object]:
     return found
 
 
-def _seal(found: Mapping[str, object]) -> str:
+def _seal(found: Json) -> str:
     rest = {key: value for key, value in found.items() if key != SEAL}
     return sha256(json.dumps(rest, sort_keys=True).encode())
 

@@ -19,6 +19,10 @@ REFERENCE = "remapped positions (reference, not exportable)"
 """The start of the labels of remapped positions, which no sentence recommends."""
 
 
+PerWindow = list[np.ndarray]
+"""One array per window, such as the losses of its tokens, NaN for tokens that do not count."""
+
+
 class ModelFacts(TypedDict):
     """The "model" part of results.json."""
 
@@ -73,7 +77,7 @@ class Pass:
     schedule: str
     table_sha256: str
     lengths: tuple[int, ...]
-    nll: list[np.ndarray]
+    nll: PerWindow
     forward_passes: int
     positions: int = 0
     key: object = None
@@ -93,8 +97,8 @@ class Divergence:
     schedule: str
     baseline: str
     length: int
-    kl: list[np.ndarray]
-    same: list[np.ndarray]
+    kl: PerWindow
+    same: PerWindow
 
 
 @dataclass(frozen=True)
@@ -116,7 +120,7 @@ class Truncation:
     length: int
     stride: int
     table_sha256: str
-    nll: list[np.ndarray] = field(repr=False)
+    nll: PerWindow = field(repr=False)
 
     @property
     def positions(self) -> int:
@@ -128,7 +132,7 @@ class Truncation:
         """Truncation's part of the protocol in results.json."""
         return {"truncation_context": self.length, "truncation_stride": self.stride}
 
-    def losses(self, length: int) -> list[np.ndarray]:
+    def losses(self, length: int) -> PerWindow:
         """Returns, per window of the measurement, the losses of the tokens at positions [L0, length), fp32."""
         return [each[: max(0, length - self.length)] for each in self.nll]
 

@@ -8,6 +8,7 @@ from typing import Any, Unpack
 
 from .checkpoints.locating import find_model
 from .errors import ConfigError
+from .files import Json
 from .lengths import parse_length
 from .planning.plan import is_as_is, make_plan, refuse_unused
 from .request import Request, RequestOptions, check_keywords
@@ -45,7 +46,7 @@ def frequencies(
     }
 
 
-def configuration_of(model: Any, schedule: object, on_top: bool = False) -> Mapping[str, object]:
+def configuration_of(model: Any, schedule: object, on_top: bool = False) -> Json:
     """Returns the configuration that a schedule is computed from.
 
     The configuration excludes ropescale's scaling, unless the schedule is ``as-is`` or ``on_top`` is set.

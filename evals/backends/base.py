@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from ...errors import DataError
+from ...files import Json
 from ..facts import ModelFacts
 from ..progress import Notes
 from ..scoring.batches import Batch, ScoresBatches, ScoresTexts
@@ -38,7 +39,7 @@ class Backend(ABC):
     trained: int | None
     vocabulary: int | None
     arithmetic: Facts
-    protocol: Mapping[str, object]
+    protocol: Json
     compares: bool = False
     batches: bool = False
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -16,6 +16,7 @@ from anyio.from_thread import start_blocking_portal
 from pydantic import AliasChoices, AliasPath, BaseModel, Field, ValidationError
 
 from ...errors import DataError, RunError, ServerError
+from ...files import Json
 from ...output.formatting import cut, visible
 from ..progress import Notes
 
@@ -86,7 +87,7 @@ class Call:
     """
 
     path: str
-    body: Mapping[str, object] | None = None
+    body: Json | None = None
     most: int = SMALL
     is_optional: bool = False
     advice: str = ""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from ...files import AnyPath, atomic_write, sha256, sha256_of
+from ...files import AnyPath, Data, atomic_write, sha256, sha256_of
 from ..data.documents import Document
 from ..facts import LayerTable, ModelFacts
 from ..scoring.memory import device_of, embedding_shape
@@ -126,9 +126,9 @@ def parameters_fingerprint(model: nn.Module) -> str:
     return digest.hexdigest()
 
 
-def adapters(model: nn.Module) -> dict[str, dict[str, object]]:
+def adapters(model: nn.Module) -> dict[str, Data]:
     """Returns the state of each PEFT layer: the active and the merged adapters, and plain values such as scaling."""
-    found = dict[str, dict[str, object]]()
+    found = dict[str, Data]()
     layer: Any
     for name, layer in model.named_modules():
         if hasattr(layer, "_disable_adapters"):

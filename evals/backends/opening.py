@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,7 @@ from ...adapters import Adapter, attached, find_loadable, read_configs, remarks
 from ...checkpoints.loading import has_tokenizer, load_model, load_tokenizer
 from ...checkpoints.locating import ModelFolder
 from ...errors import DataError
-from ...files import AnyPath, read_given
+from ...files import AnyPath, Json, read_given
 from ..parallel.processes import Sharing, World, world
 from ..progress import Notes
 from .base import Backend
@@ -108,12 +108,9 @@ class Checkpoint:
         return attached(model, adapter.folder, self.tokenizer() if has_tokenizer(adapter.folder) else None)
 
     @cached_property
-    def configs(self) -> tuple[Mapping[str, object], Mapping[str, object]]:
+    def configs(self) -> tuple[Json, Json]:
         """The configuration without ropescale's scaling, and the unchanged configuration. Does not need the weights."""
         return read_configs(self.name, self.revision)
-
-
-Config = Mapping[str, object]
 
 
 class OpenedModel(ABC):
@@ -145,7 +142,7 @@ class OpenedModel(ABC):
 
     @property
     @abstractmethod
-    def configs(self) -> tuple[Config, Config]:
+    def configs(self) -> tuple[Json, Json]:
         """The configuration without ropescale's scaling, and the current one. Does not need the weights."""
 
     @property
@@ -180,7 +177,7 @@ class InMemory(OpenedModel):
         return None
 
     @property
-    def configs(self) -> tuple[Config, Config]:
+    def configs(self) -> tuple[Json, Json]:
         from ...models.patching import configuration_before, unpatched
         from ...models.rotary_modules import unwrapped, whole_config
 
@@ -204,7 +201,7 @@ class OnDisk(OpenedModel):
         return Sharing(self.checkpoint.tp, self.checkpoint.device_map, self.checkpoint.device)
 
     @property
-    def configs(self) -> tuple[Config, Config]:
+    def configs(self) -> tuple[Json, Json]:
         return self.checkpoint.configs
 
     def backend(self, here: World, logits_bytes: int | None = None) -> Backend:
@@ -223,7 +220,7 @@ class OnServers(OpenedModel):
     served = True
 
     @property
-    def configs(self) -> tuple[Config, Config]:
+    def configs(self) -> tuple[Json, Json]:
         if self.path is None:
             raise DataError("servers return no configuration; name the folder of the served checkpoint", "path")
         return read_configs(Path(self.path))

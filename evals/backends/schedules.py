@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ...configs.configuration import trained_in
 from ...errors import RunError
+from ...files import Json
 from ...output.formatting import listed, names_of
 from ...planning.plan import Plan, check_taken, is_as_is, lacks_factor, make_plan, refuse_unused, share_of
 from ...request import Request, RequestOptions
@@ -70,7 +71,7 @@ def requested(
     return Schedules(given, baseline, {**patching, "factor": factor}, measures_own=True, remapped=remapped)
 
 
-def filled(asked: Schedules, configs: Callable[[bool], Mapping[str, object]], longest: int, notes: Notes) -> Schedules:
+def filled(asked: Schedules, configs: Callable[[bool], Json], longest: int, notes: Notes) -> Schedules:
     """Parses several schedules, and plans them with the requested factor, target length and fields.
 
     Args:

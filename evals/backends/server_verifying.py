@@ -22,7 +22,7 @@ from ...adapters import find_loadable
 from ...checkpoints.loading import load_model, load_tokenizer, usable_device
 from ...configs.configuration import Configuration, read_rope
 from ...errors import CheckpointError, DataError, ServerError
-from ...files import Json
+from ...files import Data, Json
 from ...models.patching import plan_for
 from ...models.rotary_modules import evaluating
 from ...request import Request
@@ -102,7 +102,7 @@ class ServedVerification:
     beyond: float
     verdict: str
 
-    def to_dict(self) -> dict[str, object]:
+    def to_dict(self) -> Data:
         """Returns the comparison as plain data."""
         return asdict(self)
 
@@ -264,7 +264,7 @@ def _fits(folder: Path, config: Json, dtype: str | None, place: torch.device) ->
 
 
 def _scored(
-    model: PreTrainedModel, config: dict[str, object], ids: Sequence[int], limit: int, bits: float | None
+    model: PreTrainedModel, config: Data, ids: Sequence[int], limit: int, bits: float | None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Scores a text twice: with the folder's tables fixed at ``limit``, as an engine does, and without the schedule.
 

@@ -8,14 +8,14 @@ RULER (Hsieh et al. 2024, arXiv:2404.06654) writes one file of JSON lines per ta
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from ...errors import DataError
-from ...files import sha256
+from ...files import Json, sha256
 from .documents import Document, Encoded, Text, TextEncoder
 
 PROMPTS = (("context", "question"), ("input",), ("prompt",))
@@ -90,7 +90,7 @@ def followed_by(prompt: str, answer: str, encoder: TextEncoder) -> tuple[str, En
     return text, found, int(np.argmin(same)) if not same.all() else len(same)
 
 
-def prompt_row(row: Mapping[str, object], fields: PromptFields, name: str, source: str) -> PromptRow:
+def prompt_row(row: Json, fields: PromptFields, name: str, source: str) -> PromptRow:
     """Reads the prompt and the answers of a row.
 
     Args:

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ...files import Data
 from ...output.formatting import Page
-from ..facts import Truncation
+from ..facts import PerWindow, Truncation
 from ..statistics.intervals import Estimate
 from .base import Metric, estimated, rests_on
 from .cells import change_cell, table
@@ -65,7 +66,7 @@ class AgainstTruncation(Metric[Stored, TruncationRow]):
         rows = (_row(stored, last, *key) for key in stored.read_from if key[1] > last.length)
         return [row for row in rows if row]
 
-    def facts(self, stored: Stored) -> dict[str, object]:
+    def facts(self, stored: Stored) -> Data:
         """Returns truncation's context, the number of tokens that each of its windows scores, and of all fed ones."""
         last = stored.truncation
         return {"context": last.length, "stride": last.stride, "fed": last.positions} if last else {}
@@ -90,11 +91,7 @@ class AgainstTruncation(Metric[Stored, TruncationRow]):
 METRIC = AgainstTruncation()
 
 
-Losses = list[np.ndarray]
-"""Losses per window, NaN for tokens that do not count."""
-
-
-def past(stored: Stored, last: Truncation, schedule: str, length: int) -> tuple[Losses, Losses]:
+def past(stored: Stored, last: Truncation, schedule: str, length: int) -> tuple[PerWindow, PerWindow]:
     """Returns the losses of a schedule and of truncation on the same tokens, those from the trained length on."""
     ours = [each[last.length - 1 :] for each in stored.losses(schedule, length)]  # index 0 is position 1
     pairs = zip(ours, last.losses(length), strict=True)

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 import numpy as np
 
 from ...errors import DataError
+from ...files import Data
 from ...output.formatting import Block, Grid
 from ..checking import Damaged, Parsed, fitting
 from ..data.documents import Document
+from ..facts import PerWindow
 from ..statistics import intervals
 from ..statistics.intervals import Estimate, consecutive
 from .cells import exp, interval_cell, table
@@ -123,11 +125,11 @@ class Metric(ABC, Generic[S_contra, R]):
             stored.figures[self.row] = self.reduce(stored)
         return stored.figures[self.row]
 
-    def facts(self, stored: S_contra) -> dict[str, object]:
+    def facts(self, stored: S_contra) -> Data:
         """Returns the metric's facts for results.json, in addition to the rows."""
         return {}
 
-    def to_json(self, stored: S_contra) -> dict[str, object]:
+    def to_json(self, stored: S_contra) -> Data:
         """Returns the metric's part of results.json, without the facts if there are no rows."""
         rows = [asdict(row) for row in self.rows(stored)]  # type: ignore[call-overload]
         if not self.has_facts:
@@ -150,7 +152,7 @@ class Metric(ABC, Generic[S_contra, R]):
         return bool(self.rows(stored))
 
 
-def mean_of(stored: Stored, values: Sequence[np.ndarray], most: float = math.inf) -> Estimate | None:
+def mean_of(stored: Stored, values: PerWindow, most: float = math.inf) -> Estimate | None:
     """Returns the mean over all tokens, with its interval clipped to possible values; None if there are no tokens.
 
     Args:
@@ -162,7 +164,7 @@ def mean_of(stored: Stored, values: Sequence[np.ndarray], most: float = math.inf
     return stored.estimate(sums, counts).within(0, most) if any(counts) else None
 
 
-def reaching(losses: Iterable[np.ndarray], start: int, stop: int) -> list[np.ndarray]:
+def reaching(losses: Iterable[np.ndarray], start: int, stop: int) -> PerWindow:
     """Returns the losses at positions from ``start`` to before ``stop``; none of a window that ends before ``stop``."""
     found = []
     for nll in losses:
@@ -183,12 +185,12 @@ class Marked(NamedTuple):
     loss: Estimate | None
 
 
-def picked(losses: Sequence[np.ndarray], masks: Sequence[np.ndarray]) -> list[np.ndarray]:
+def picked(losses: PerWindow, masks: PerWindow) -> PerWindow:
     """Returns the losses of the marked tokens of each window; a mask may be longer than the window's losses."""
     return [nll[mask[: len(nll)]] for nll, mask in zip(losses, masks, strict=True)]
 
 
-def masked(stored: Stored, losses: Sequence[np.ndarray], masks: Sequence[np.ndarray]) -> Marked:
+def masked(stored: Stored, losses: PerWindow, masks: PerWindow) -> Marked:
     """Counts the marked tokens, and computes their mean loss.
 
     Args:

@@ -16,7 +16,7 @@ import numpy as np
 
 from ...output.formatting import Page, grid
 from ..checking import Length
-from ..facts import TRUNCATION
+from ..facts import TRUNCATION, PerWindow
 from .base import Marked, Metric, Option, held, masked, perplexities
 from .cells import interval_cell
 from .stored import Stored
@@ -97,7 +97,7 @@ def distance_of(stored: Stored) -> int | None:
     return _DISTANCE.of(stored) or stored.trained_length
 
 
-def masks_of(stored: Stored, distance: int | None) -> list[np.ndarray]:
+def masks_of(stored: Stored, distance: int | None) -> PerWindow:
     """Returns, per window, a mask of the far repeats among the tokens with losses; empty if they are unknown."""
     if distance is None:
         return []

@@ -22,7 +22,7 @@ from pydantic import FailFast
 from typing_extensions import TypedDict
 
 from ...errors import CheckpointError, DataError
-from ...files import local_path, sha256, write_checked
+from ...files import Data, local_path, sha256, write_checked
 from ...output.formatting import Page, escaped, grid, markdown
 from ...output.plotting import data_frame, in_style, plain
 from .. import checking
@@ -84,7 +84,7 @@ class KeySpans:
         return sha256(json.dumps(self.spans, sort_keys=True).encode())
 
     @property
-    def facts(self) -> dict[str, object]:
+    def facts(self) -> Data:
         """The key model, the parameters and the hash of the spans, for results.json."""
         return {**self.made, "spans_sha256": self.made.get("spans_sha256", self.sha256)}
 
@@ -322,7 +322,7 @@ class KeyTokens(Metric[Stored, KeyTokensRow]):
             rows.append(KeyTokensRow(schedule, length, *figures))
         return rows
 
-    def facts(self, stored: Stored) -> dict[str, object]:
+    def facts(self, stored: Stored) -> Data:
         """Returns the facts about the key spans."""
         spans = _SPANS.of(stored)
         return spans.facts if spans else {}

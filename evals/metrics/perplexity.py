@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
@@ -12,7 +11,7 @@ import numpy as np
 
 from ...output.formatting import Page
 from ..data.windows import prefix
-from ..facts import TRUNCATION, Pass
+from ..facts import TRUNCATION, Pass, PerWindow
 from ..statistics.intervals import Estimate
 from . import drawing
 from .base import Metric, Picture, estimated, mean_of, perplexities, ppl_table, reaching
@@ -137,7 +136,7 @@ def _row(stored: Stored, run: Pass, length: int) -> PerplexityRow:
     )
 
 
-def _bits_per_byte(stored: Stored, estimate: Estimate, losses: Sequence[np.ndarray]) -> float | None:
+def _bits_per_byte(stored: Stored, estimate: Estimate, losses: PerWindow) -> float | None:
     """Returns ``sum NLL / (ln 2 * bytes)``, with the number of UTF-8 bytes of text that the scored tokens cover.
 
     Returns None if the tokens' positions in the text are unknown, or if they cover no bytes.

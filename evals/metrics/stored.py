@@ -19,7 +19,18 @@ from ...output.formatting import escaped, visible
 from ...schedules.base import suggest
 from ..data.documents import Document
 from ..data.windows import prefix, windows_by_document
-from ..facts import AS_IS, REFERENCE, TRUNCATION, DataFacts, Divergence, ModelFacts, Pass, Tables, Truncation
+from ..facts import (
+    AS_IS,
+    REFERENCE,
+    TRUNCATION,
+    DataFacts,
+    Divergence,
+    ModelFacts,
+    Pass,
+    PerWindow,
+    Tables,
+    Truncation,
+)
 from ..statistics import intervals
 from ..statistics.intervals import LEVEL, Average, Estimate
 
@@ -212,7 +223,7 @@ class Stored(Measured):
         """Returns the largest number of tokens of a window at a length; None for sliding windows, which score all."""
         return None if self.sliding else prefix(length, self.bos).count
 
-    def losses(self, schedule: str, length: int) -> list[np.ndarray]:
+    def losses(self, schedule: str, length: int) -> PerWindow:
         """Returns, per window, the losses of the tokens at a length, fp32; NaN for tokens that do not count.
 
         Args:
@@ -234,12 +245,12 @@ class Stored(Measured):
         if length is not None and (schedule, length) not in self.read_from:
             raise DataError(f"{schedule} was not measured at {length:,} tokens; choose from {self.lengths}")
 
-    def wanted(self, values: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def wanted(self, values: PerWindow) -> PerWindow:
         """Returns, per window, the given values of scored tokens, with NaN for tokens that do not count."""
         if all(each.scored is None for each in self.identified):
             return list(values)
         first = 0 if self.bos else 1
-        found: list[np.ndarray] = []
+        found: PerWindow = []
         for each, windows in zip(self.identified, self.of_texts(values), strict=True):
             if each.scored is None:
                 found += windows
@@ -259,7 +270,7 @@ class Stored(Measured):
             self._totals[key] = sums_of(self.losses(schedule, length))
         return self._totals[key]
 
-    def truncated(self, length: int) -> list[np.ndarray] | None:
+    def truncated(self, length: int) -> PerWindow | None:
         """Returns, per window, the losses of truncation up to a length; None if they are unknown.
 
         Within the trained length, these are the losses of the unchanged model, if it was measured with its training

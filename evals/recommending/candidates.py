@@ -12,6 +12,7 @@ from ...configs.configuration import trained_in
 from ...engines import ENGINES, deviations
 from ...engines.base import layers_of
 from ...errors import ConfigError, DataError, ScheduleError
+from ...files import Json
 from ...lengths import parse_length
 from ...output.formatting import listed, names_of
 from ...planning.plan import make_plan, refuse_unused
@@ -156,12 +157,12 @@ class Candidates:
 
 
 def find_candidates(
-    config: Mapping[str, object],
+    config: Json,
     target: int,
     request: RequestOptions,
     engine: str | None = None,
     others: Iterable[str] = (),
-    now: Mapping[str, object] | None = None,
+    now: Json | None = None,
 ) -> Candidates:
     """Returns the candidates for a model's configuration.
 
@@ -246,9 +247,7 @@ def _files(asked: Iterable[ParsedSpec]) -> dict[str, str]:
     return files
 
 
-def _candidate(
-    config: Mapping[str, object], spec: str, target: int, request: RequestOptions, engine: str | None
-) -> Candidate | str:
+def _candidate(config: Json, spec: str, target: int, request: RequestOptions, engine: str | None) -> Candidate | str:
     """Returns the candidate for a spec, or the reason why the spec is not a candidate.
 
     Candidates with fewer fields rank as simpler, then those in a native form of transformers, then earlier schedules.
@@ -274,7 +273,7 @@ def _candidate(
     return Candidate(spec, rank, tables)
 
 
-def _as_is(now: Mapping[str, object], config: Mapping[str, object], target: int, request: RequestOptions) -> Candidate:
+def _as_is(now: Json, config: Json, target: int, request: RequestOptions) -> Candidate:
     """Returns the candidate for the unchanged model, with its tables, so that equivalent schedules are not tried."""
     changed = make_plan(config, Request.of("linear", **{**request, "factor": 2.0})).layers
     found = {key: each for key, each in frequencies(now, AS_IS, target).items() if key in changed}
@@ -287,7 +286,7 @@ def _by_layer(tables: Mapping[str, base.Frequencies]) -> Tables:
 
 
 def objective_and_candidates(
-    config: Mapping[str, object], now: Mapping[str, object], target: int, options: RecommendOptions
+    config: Json, now: Json, target: int, options: RecommendOptions
 ) -> tuple[Objective, Candidates]:
     """Returns the objective and the candidates, before any text or weights are read.
 
@@ -306,7 +305,7 @@ def objective_and_candidates(
 
 
 def served_candidates(
-    config: Mapping[str, object], target: int, options: RecommendOptions, labels: Sequence[str]
+    config: Json, target: int, options: RecommendOptions, labels: Sequence[str]
 ) -> tuple[Objective, Candidates]:
     """Returns the objective and the candidates of a recommendation among served schedules.
 

@@ -9,12 +9,11 @@ from functools import cached_property
 from math import comb
 from pathlib import Path
 
-import numpy as np
-
 from ...engines.exported import patch_command
 from ...output.formatting import argument
 from ...request import Request
 from ..checking import Count, Length
+from ..facts import PerWindow
 from ..metrics.base import picked
 from ..metrics.drawing import tokens
 from ..metrics.far_repeats import masks_of
@@ -68,7 +67,7 @@ class Evidence:
         return sums_of(picked(losses, self._far))
 
     @cached_property
-    def _far(self) -> list[np.ndarray]:
+    def _far(self) -> PerWindow:
         return masks_of(self.comparison, self.objective.short)
 
     @cached_property

@@ -13,12 +13,13 @@ from itertools import count
 import numpy as np
 
 from ...errors import DataError, RunError
+from ...files import Data
 from ..backends import fingerprints
 from ..backends.base import Backend
 from ..backends.schedules import Schedules, label
 from ..checking import Parsed
 from ..data.windows import windows_by_document
-from ..facts import AS_IS, positions_of
+from ..facts import AS_IS, PerWindow, positions_of
 from ..metrics.stored import part_of
 from ..parallel.processes import Group
 from ..progress import Progress
@@ -165,7 +166,7 @@ class RecommendRun:
         names = {label(spec): spec for spec in specs}
         unmeasured = [np.empty(0, np.float32)] * len(self.corpus.documents)
 
-        def placed(nll: Sequence[np.ndarray], others: Sequence[np.ndarray]) -> list[np.ndarray]:
+        def placed(nll: PerWindow, others: PerWindow) -> PerWindow:
             """Returns the losses of all windows: those of this round, and the other windows' as before."""
             here = dict(zip(windows, nll, strict=True))
             return [here.get(number, other) for number, other in enumerate(others)]
@@ -295,7 +296,7 @@ class RecommendRun:
             self.notes.tell(self._truncation[1])
         return tokens
 
-    def _protocol(self) -> dict[str, object]:
+    def _protocol(self) -> Data:
         goal = self.objective
         return {
             "name": "recommendation",

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from ...errors import CheckpointError, RopescaleError
-from ...files import write_checked
+from ...files import Data, write_checked
 from ...output.formatting import finite, visible_lines
 from ...output.wrapping import folding, to_html
 from .. import checking
@@ -81,7 +81,7 @@ def page(runs: Sequence[StoredRun], title: str | None = None) -> str:
     )
 
 
-def page_data(runs: Sequence[StoredRun]) -> dict[str, object]:
+def page_data(runs: Sequence[StoredRun]) -> Data:
     """Returns the data of the figures: of each run results.json, and results.csv and the losses by position."""
     data = {}
     for run in runs:
@@ -91,7 +91,7 @@ def page_data(runs: Sequence[StoredRun]) -> dict[str, object]:
     return data
 
 
-def _sections(series: Sequence[Series]) -> dict[str, object]:
+def _sections(series: Sequence[Series]) -> Data:
     """Returns the figures of perplexity, and the changes from each series that may be compared with."""
     schedules = [each for each in series if each.schedule in each.result.schedules]
     views = []
@@ -108,7 +108,7 @@ def _sections(series: Sequence[Series]) -> dict[str, object]:
     }
 
 
-def _against(base: Series, schedules: Sequence[Series]) -> dict[str, object]:
+def _against(base: Series, schedules: Sequence[Series]) -> Data:
     """Returns the figure and the table of the changes from one series, and the series that are not comparable."""
     found = figures.changes_from(base, schedules)
     return {

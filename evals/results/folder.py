@@ -18,7 +18,7 @@ from typing import Any, NotRequired, cast
 from typing_extensions import TypedDict
 
 from ...errors import CheckpointError, DataError
-from ...files import atomic_path, atomic_write, local_path, made_folder, sha256, sha256_of, translated
+from ...files import Data, Json, atomic_path, atomic_write, local_path, made_folder, sha256, sha256_of, translated
 from ...output.formatting import listed, visible
 from .. import store
 from ..checking import Damaged, Parsed, fitting, sealed, unsealed
@@ -75,7 +75,7 @@ def read_results(path: Path, kind: str | None = None) -> Results:
     with refusing_damage(file):
         found = cast(Results, unsealed(file))
         there = found.get("kind", "perplexity")
-        if cast(dict[str, object], found).get("schema") != SCHEMA or there not in KINDS:
+        if cast(Data, found).get("schema") != SCHEMA or there not in KINDS:
             raise Damaged("has a schema or a kind of run that this version cannot read")
         fitting(found, Conclusions)
     if kind not in (None, there):
@@ -238,7 +238,7 @@ _IDENTITY = {
 # --- writing ---
 
 
-def write(folder: Path, results: Mapping[str, object], files: Mapping[str, bytes], force: bool = False) -> None:
+def write(folder: Path, results: Json, files: Mapping[str, bytes], force: bool = False) -> None:
     """Writes ``results.json`` and the files next to it, each by renaming a temporary file.
 
     Raises:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import numpy as np
 
 from ...errors import DataError
-from ...files import LARGEST, local_path, parse_json, sha256
+from ...files import LARGEST, Data, local_path, parse_json, sha256
 from ...output.formatting import Page, definitions, escaped, listed
 from .. import checking
 from ..checking import Damaged, Parsed
@@ -131,7 +131,7 @@ class Result(Stored, Saved):
         self.refuse_unmeasured(schedule)
         return [row for row in by_position.METRIC.rows(self) if row.schedule == schedule]
 
-    def to_dict(self) -> dict[str, object]:
+    def to_dict(self) -> Data:
         """Returns the content of results.json."""
         model = self.model | {"trained_length": self.trained_length}
         found = {}
@@ -261,7 +261,7 @@ class Result(Stored, Saved):
 
     def _own_lines(self) -> list[Line]:
         header = [name for metric in self.metrics for name in metric.columns]
-        cells: dict[tuple[str, int], dict[str, object]] = {key: {} for key in self.read_from}
+        cells: dict[tuple[str, int], Data] = {key: {} for key in self.read_from}
         for metric in self.metrics:
             for row in metric.rows(self) if metric.columns else ():
                 for name, field in metric.columns.items():
@@ -310,9 +310,9 @@ def to_bytes(stored: Stored) -> bytes:
 
     tensors: dict[str, np.ndarray] = {}
 
-    def entry(about: Pass | Divergence | Truncation, schedule: str, length: int) -> dict[str, object]:
+    def entry(about: Pass | Divergence | Truncation, schedule: str, length: int) -> Data:
         name = f"{schedule} @ {length}"
-        found: dict[str, object] = {"name": name}
+        found: Data = {"name": name}
         for field in fields(about):
             value = getattr(about, field.name)
             if field.name in _ENDS:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
 from ...errors import RopescaleError
+from ...files import Data
 from ...output.formatting import Grid, Page, code_span, definitions, escaped, markdown, named, visible_lines
 from ...output.plotting import add_caption, data_frame, drawn
 from ...output.wrapping import to_html
@@ -52,7 +53,7 @@ class Saved(Measured, ABC):
     about: ClassVar[tuple[str, ...]] = ("kind", "model", "data", "protocol", "versions")
     """The names of the attributes that precede the metrics in results.json."""
 
-    def to_dict(self) -> dict[str, object]:
+    def to_dict(self) -> Data:
         """Returns the content of results.json, without the tables of REPORT.md and the hashes of files."""
         about = {name: getattr(self, name) for name in self.about}
         stopped = {"unfinished": self.unfinished} if self.unfinished else {}
@@ -164,7 +165,7 @@ class Saved(Measured, ABC):
         """The metrics, each with the measurement that it is computed from."""
         return [(metric, self) for metric in self.metrics]
 
-    def _parts(self) -> dict[str, object]:
+    def _parts(self) -> Data:
         """Returns every metric's part of results.json."""
         return {name: part for metric, stored in self._computed for name, part in metric.to_json(stored).items()}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...errors import DataError
+from ...files import Data, Json
 from ..data import documents
 from ..data.documents import TextEncoder
 from ..data.prompts import Generation, Prompt, PromptFields, PromptRow, Question, followed_by, prompt_row
@@ -60,7 +61,7 @@ class RetrievalOptions(RunOptions):
 
     positive = ("batch_tokens", "trials", "new_tokens", "max_prompts")
 
-    prompts: str | Path | Iterable[Mapping[str, object]] | None = None
+    prompts: str | Path | Iterable[Json] | None = None
     bos: str | int = "auto"
     trials: int = 10
     seed: int = 0
@@ -97,7 +98,7 @@ class RetrievalPrompts:
     bos: int | None
     prompts: dict[int, list[Prompt]]
     source: str
-    protocol: dict[str, object]
+    protocol: Data
     skipped: Counter[str] = field(default_factory=Counter)
 
     @property

@@ -17,6 +17,7 @@ from functools import cached_property, partial
 import numpy as np
 
 from ...errors import DataError, RopescaleError
+from ...files import Json
 from ..backends import fingerprints
 from ..backends.base import Backend
 from ..backends.schedules import HeldTables, Schedules, names_for, passes_of
@@ -52,7 +53,7 @@ class Part:
     """
 
     title: str = ""
-    about: Mapping[str, object] = field(default_factory=dict)
+    about: Json = field(default_factory=dict)
     further_positions: int = 0
     whole: Progress | None = None
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from ...engines import ENGINES
 from ...errors import DataError
-from ...files import local_path
+from ...files import Json, local_path
 from ...planning.plan import Plan, make_plan, refuse_unused
 from ...request import Request, RequestOptions
 from ...schedules.base import suggest
@@ -81,7 +80,7 @@ def places(out: str | Path) -> tuple[Path, Path]:
     return file, file.with_name(f"{file.stem}-search")
 
 
-def plan_of_start(config: Mapping[str, object], target: int, patching: RequestOptions) -> Plan:
+def plan_of_start(config: Json, target: int, patching: RequestOptions) -> Plan:
     """Plans YaRN's default for the target length.
 
     Raises:

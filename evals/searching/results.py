@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,7 +11,7 @@ from typing import Any, ClassVar
 from ...engines import ENGINES, deviations
 from ...engines.exported import applied_options, patch_command
 from ...errors import CheckpointError
-from ...files import local_path, write_checked
+from ...files import Data, Json, local_path, write_checked
 from ...output.formatting import Page, code_span, escaped, fenced, grid
 from ...planning.plan import Plan
 from ...schedules import Schedule, specs
@@ -112,7 +111,7 @@ class SearchResult(Saved):
         others = [each for each in self.comparison.metrics if each is not verdicts.METRIC]
         return [*super()._computed, *((each, self.comparison) for each in others)]
 
-    def to_dict(self) -> dict[str, object]:
+    def to_dict(self) -> Data:
         """Returns the content of results.json."""
         measured = self.comparison.to_dict()
         own = super().to_dict()
@@ -244,7 +243,7 @@ class SearchResult(Saved):
         return "Search"
 
 
-def specs_of(schedule: object) -> dict[str, object]:
+def specs_of(schedule: object) -> Data:
     """Returns a schedule's fields for JSON, or a dict of such fields by layer type."""
     if isinstance(schedule, dict):
         return {key: specs.to_dict(each) for key, each in schedule.items()}
@@ -255,7 +254,7 @@ _LARGEST = 2**24
 """The size limit of a schedule's file, in bytes."""
 
 
-def _seal(content: Mapping[str, object], origin: Mapping[str, object]) -> str:
+def _seal(content: Json, origin: Json) -> str:
     """Returns the hash of a schedule's file with this provenance, without the hash itself."""
     known = {name: value for name, value in origin.items() if name != checking.SEAL}
     return checking.sha256(json.dumps({**content, PROVENANCE: known}, sort_keys=True).encode())

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from ...files import present
+from ...files import Data, present
 from ...models import patching
 from ...models.rotary_modules import evaluating
 from ...output.formatting import size
@@ -187,7 +187,7 @@ class SearchRun:
         return f"yarn:factor={self.target / self.trained:g}{'' if usual else ',attention_factor=1'}"
 
     @property
-    def _protocol(self) -> dict[str, object]:
+    def _protocol(self) -> Data:
         options = self.options
         return {
             "name": "ropescale",
@@ -206,7 +206,7 @@ class SearchRun:
         }
 
     @property
-    def _about(self) -> dict[str, object]:
+    def _about(self) -> Data:
         """The facts that the next run in the same folder is compared with."""
         return {"kind": SearchResult.kind, "search": self.facts}
 

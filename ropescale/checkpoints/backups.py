@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ..errors import CheckpointError, ConfigError
-from ..files import deferred, hidden_path, read_bytes, read_json, sha256, write_synced
+from ..files import Data, deferred, hidden_path, read_bytes, read_json, sha256, write_synced
 
 BACKUP = "ropescale-backup"
 """The folder in which ``in_place`` keeps the original files."""
@@ -157,7 +157,7 @@ def _manifest(backup: Path) -> Digests:
     originals = {}
     written = {}
     if os.path.lexists(path):
-        content: dict[str, object] = {}
+        content: Data = {}
         with suppress(ConfigError):
             content = read_json(path)
         originals = content.get("originals")

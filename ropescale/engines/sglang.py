@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from ..configs.class_defaults import ALL_LAYERS
 from ..configs.finding import placed
+from ..files import Json
 from ..schedules.by_parts import temperature
 from . import vllm
 from .base import Command, Difference, Layers, Serving, option, shell
@@ -95,7 +96,7 @@ class SGLangEngine(vllm.VLLMEngine):
         words += ["--context-length", str(serving.length), *serving.revision, *serving.trusting]
         return [shell(*words, *option("--json-model-override-args", told))]
 
-    def own_keys(self, layers: Layers, positions: int) -> Mapping[str, object]:
+    def own_keys(self, layers: Layers, positions: int) -> Json:
         """Returns the rope parameters from which SGLang computes the requested numbers."""
         if layers.kind == "yarn" and not math.isclose(layers.attention_factor, _yarn_scale(layers)):
             correction = layers.attention_factor / _yarn_scale(layers)

@@ -8,6 +8,7 @@ from itertools import chain
 from typing import ClassVar, Literal
 
 from ..configs.class_defaults import ALL_LAYERS
+from ..files import Json
 from ..schedules.by_parts import temperature
 from ..schedules.longrope import usual_scale
 from .base import EVERY, Command, Difference, Engine, Layers, Serving, option, shell
@@ -171,7 +172,7 @@ class VLLMEngine(Engine):
         positions = serving.needed_positions(self.multiplied)
         return serving.spelled(lambda layers: self.own_keys(layers, positions))
 
-    def own_keys(self, layers: Layers, positions: int) -> Mapping[str, object]:
+    def own_keys(self, layers: Layers, positions: int) -> Json:
         """Returns the rope parameters from which the engine computes the requested numbers."""
         parameters = layers.parameters
         if layers.kind == "dynamic" and not {"alpha", "max_trained_positions"} & parameters.keys():

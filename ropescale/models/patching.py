@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from ..errors import ConfigError, RopescaleError, VerificationError
+from ..files import Json
 from ..lengths import parse_length
 from ..planning.layers import PlannedLayer
 from ..planning.plan import Plan, make_plan, refuse_unused
@@ -304,7 +305,7 @@ def _owner(model: nn.Module) -> nn.Module:
     return next((module for _, module in rotary_modules(model)), model)
 
 
-def configuration_before(model: nn.Module, on_top: bool = False) -> Mapping[str, object]:
+def configuration_before(model: nn.Module, on_top: bool = False) -> Json:
     """Returns the configuration that a schedule builds on, from memory or from the folder that the model came from.
 
     The configuration excludes ropescale's scaling, unless ``on_top`` is set.

@@ -140,7 +140,7 @@ class Spec:
         if not given:
             return self
         known = parameters(self.make)
-        others = dict[str, object]()
+        others: Data = {}
         fields = dict(self.fields)
         for key, value in given.items():
             if key in known:
