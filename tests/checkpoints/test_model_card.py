@@ -53,8 +53,7 @@ def checked(text: str) -> str:
     """Asserts that a card is built as that of a harmless model is, and gives its text without code blocks."""
     section = section_of(text)
     assert all(char.isprintable() or char == "\n" for char in section)
-    assert "<!--" not in section
-    assert "-->" not in section
+    assert "<!--" not in section and "-->" not in section
     code, rest = blocks(section)
     assert [line for line in rest.splitlines() if line.startswith("#")] == ["## Context extension"]
     rows = [line for line in rest.splitlines() if line.startswith("|")]

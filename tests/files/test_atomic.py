@@ -41,8 +41,7 @@ def test_a_file_is_replaced_in_one_step_and_nothing_else_is_left(tmp_path: Path)
     path = tmp_path / "x.json"
     atomic_write(path, "one")
     atomic_write(path, b"two")
-    assert path.read_bytes() == b"two"
-    assert os.listdir(tmp_path) == ["x.json"]
+    assert path.read_bytes() == b"two" and os.listdir(tmp_path) == ["x.json"]
     (tmp_path / "usual").touch()
     assert path.stat().st_mode == (tmp_path / "usual").stat().st_mode
 
@@ -106,8 +105,7 @@ def test_a_living_writer_is_left_alone(tmp_path: Path) -> None:
         atomic_write(path, "second")
         assert path.read_text() == "second"
         assert beside.exists()
-    assert path.read_text() == "first"
-    assert os.listdir(tmp_path) == ["x.json"]
+    assert path.read_text() == "first" and os.listdir(tmp_path) == ["x.json"]
 
 
 def test_what_a_writer_on_another_host_or_before_a_restart_left_is_named_and_left(tmp_path, caplog) -> None:

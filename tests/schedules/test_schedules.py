@@ -89,8 +89,7 @@ def test_base_linear_and_abf_are_the_geometric_series():
 @pytest.mark.parametrize("factor", [2, 8, 31.5])
 def test_ntk_leaves_the_first_pair_and_divides_the_last_by_exactly_the_factor(rope, factor):
     slower = ratios(sch.Ntk(factor), rope)
-    assert slower[0] == 1.0
-    assert slower[-1] == pytest.approx(factor, rel=1e-13)
+    assert slower[0] == 1.0 and slower[-1] == pytest.approx(factor, rel=1e-13)
     assert slower == pytest.approx([factor ** (2 * i / (rope.rotary_dim - 2)) for i in range(rope.pairs)], rel=1e-13)
 
 
@@ -128,8 +127,7 @@ def test_cope_multiplies_the_slow_pairs_by_half_a_cosine():
 def test_cope_leaves_out_pairs_that_never_turn():
     rope = Rope(64, 10_000.0, 4096, rotated_pairs=16)
     after = sch.compute(sch.Cope(clipped_pairs=4), rope).inv_freq
-    assert list(after[:13]) == rope.inv_freq()[:13]
-    assert after[15] == 0
+    assert list(after[:13]) == rope.inv_freq()[:13] and after[15] == 0
     assert after[14] == pytest.approx(rope.inv_freq()[14] / 4, rel=1e-13)
 
 

@@ -145,8 +145,7 @@ BAD_SYNTAX = [
 def test_bad_syntax_is_one_clear_sentence(text, message):
     with pytest.raises(ScheduleError) as caught:
         sch.parse(text).build()
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("thing", [None, 8, 2.5, ["yarn"], b"yarn"])
@@ -224,8 +223,7 @@ def test_a_file_that_cannot_be_used_is_one_clear_sentence(tmp_path, content, nam
     path.write_text(content)
     with pytest.raises(ScheduleError) as caught:
         sch.parse(f"{path}::{name}").build()
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
 NOWHERE = [

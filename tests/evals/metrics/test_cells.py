@@ -8,6 +8,7 @@ from ropescale.evals.metrics.drawing import tokens
 WIDE = [
     (None, None, None, "-"),
     (13.816, None, None, "13.82"),
+    (13.816, None, 16.0, "13.82"),
     (13.816, 11.6, 16.0, "13.82 ± 2.2"),
     (10.0, 7.1, 12.9, "10.00 ± 2.9"),  # half of it is 29% of the value
     (10.0, 9.0, 11.5, "10.00 (9.00 to 11.5)"),  # one side is longer than the other by half

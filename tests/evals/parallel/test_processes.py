@@ -49,8 +49,7 @@ def test_the_world_is_what_the_launcher_says_and_each_process_takes_its_own_gpu_
     assert str(world(given)) == "8 processes" and not world(given).leads
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert World(3, 4, 1).device(None) == "cuda:1"
-    assert World(3, 4, 1).device("cpu") == "cpu"
-    assert World().device(None) is None
+    assert World(3, 4, 1).device("cpu") == "cpu" and World().device(None) is None
 
 
 @pytest.mark.slow

@@ -370,6 +370,7 @@ def test_a_result_is_a_data_frame_and_several_share_a_figure(kind, few_candidate
     if kind == "keys":
         assert frame.to_dict("list")["end"] == [2, 9] and result.summary() in result.to_markdown()
         assert result.summary().endswith(": 2 spans of key tokens, 6 bytes, in 2 texts.") and x == {0, 5}
+        assert [*axes.lines[0].get_ydata()] == [1, 2]
     else:
         assert frame.iloc[:, 2:].to_csv(index=False).count("\n") == result.to_csv().count("\n")
         assert axes.get_ylabel() == ("score" if kind == "retrieval" else "perplexity")

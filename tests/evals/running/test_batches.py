@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 from hypothesis import assume, given, strategies as st
 
-from ropescale.evals.scoring.batches import assembled, plan_pass
+from ropescale.evals.scoring.batches import assembled, cost, plan_pass
 
 PLANS = {
     "tokens": st.lists(st.integers(0, 50), min_size=1, max_size=6), "length": st.integers(2, 20),
@@ -41,3 +41,5 @@ def test_a_plan_is_the_same_for_the_same_arguments_and_its_hash_tells_others_apa
     assert first == plan_pass(**given) and first.sha256 == plan_pass(**given).sha256
     for change in ({"tokens": [40, 51]}, {"length": 29}, {"stride": 7}, {"bos": False}, {"batch_tokens": 30}):
         assert plan_pass(**(given | change)).sha256 != first.sha256
+    long = plan_pass([2**15], 2**15, None, False, 2**15).batches[0]
+    assert cost(long) == 2 * 2**15  # attention takes as long as the rest

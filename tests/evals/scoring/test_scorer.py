@@ -19,7 +19,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from ropescale.evals.backends.loaded import LoadedModel
 from ropescale.evals.scoring import attention, tiles
-from ropescale.evals.scoring.scorer import Scorer, agree
+from ropescale.evals.scoring.scorer import Scorer, agree, broken_weight
 
 
 def ids_of(count, length):
@@ -136,8 +136,7 @@ def test_a_compiled_model_is_scored_as_the_model_inside_and_left_as_it_was():
     before = model(ids).logits
     with torch.inference_mode():
         assert torch.equal(Scorer(torch.compile(model)).score(ids), Scorer(model, logits_bytes=1000).score(ids))
-    assert torch.equal(model(ids).logits, before)
-    assert "forward" not in vars(model.model)
+    assert torch.equal(model(ids).logits, before) and "forward" not in vars(model.model)
 
 
 def test_bf16_logits_are_reduced_in_fp32():
@@ -146,7 +145,14 @@ def test_bf16_logits_are_reduced_in_fp32():
     with torch.inference_mode():
         nll = Scorer(model).score(ids)
     assert (nll - torch.tensor([naive_nll(model, each) for each in ids.tolist()])).abs().max() < 1e-5
-    assert agree(nll + 0.03 * nll.max(), nll, torch.bfloat16) and not agree(nll + 0.1 * nll.max(), nll, torch.bfloat16)
+    model.lm_head.weight.data[0, 0] = torch.nan
+    assert broken_weight(model) == "lm_head.weight"
+
+
+@pytest.mark.parametrize(("dtype", "most"), [(torch.float32, 64 * 2**-23), (torch.bfloat16, 0.05), (None, 64 * 2**-23)])
+def test_numbers_agree_up_to_64_units_of_rounding_or_a_twentieth_of_the_largest(dtype, most):
+    own = torch.tensor([0.0, -1.0])
+    assert agree(own + 0.99 * most, own, dtype) and not agree(own + 1.01 * most, own, dtype)
 
 
 @pytest.mark.parametrize("kind", ["llama", "gemma3_text", "mixtral", "deepseek_v3", "gpt_neox"])
@@ -161,6 +167,9 @@ def test_mlps_run_in_tiles_of_rows_with_the_same_numbers(kind, monkeypatch):
     for each in [each for part in scorer.tiled for each in part.children() if list(each.parameters())]:
         each.register_forward_pre_hook(lambda module, args: rows.append(args[0].shape[-2]))
     with torch.inference_mode():
+        scorer.score(ids[:1, :32])
+        assert max(rows) == 32  # two tiles are fed at once
+        rows.clear()
         assert torch.allclose(scorer.score(ids), whole, atol=1e-5)
     assert rows and max(rows) <= 16 + 150 % 16
     hooks = [each.register_forward_pre_hook(lambda _, args: args[0] / args[0].abs().amax()) for each in scorer.tiled]
