@@ -243,17 +243,15 @@ def arithmetic(model: PreTrainedModel) -> dict[str, str]:
 def _cuda_settings() -> dict[str, str]:
     """Returns what else changes the rounding of a pass on the same card: CUDA, cuDNN, and the kernels of attention."""
     backends = torch.backends
-    cuda = torch.backends.cuda
-    kernels = {
-        "flash": cuda.flash_sdp_enabled(),
-        "cudnn": cuda.cudnn_sdp_enabled(),
-        "efficient": cuda.mem_efficient_sdp_enabled(),
-        "math": cuda.math_sdp_enabled(),
-    }
+    kernels = [name for name in _KERNELS if getattr(backends.cuda, f"{name}_sdp_enabled")()]
     return {
         "cuda": f"{torch.version.cuda}, cuDNN {backends.cudnn.version()}",
-        "attention_kernels": ", ".join(name for name, enabled in kernels.items() if enabled),
+        "attention_kernels": ", ".join(kernels),
     }
+
+
+_KERNELS = ("flash", "cudnn", "mem_efficient", "math")
+"""torch's names of its kernels of attention."""
 
 
 def precision(kind: str) -> str:
@@ -281,5 +279,4 @@ def versions() -> dict[str, str]:
 
     import ropescale
 
-    packages = {"ropescale": ropescale, "torch": torch, "transformers": transformers}
-    return {name: str(package.__version__) for name, package in packages.items()}
+    return {package.__name__: str(package.__version__) for package in (ropescale, torch, transformers)}

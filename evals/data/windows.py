@@ -147,8 +147,7 @@ def position_bins(stop: int) -> list[tuple[int, int]]:
     The position of a scored token is the number of positions before it, including BOS; see the module's docstring.
     """
     powers = [round(2 ** (k / 2)) for k in range(2 * stop.bit_length())]
-    edges = sorted({1, stop, *powers})
-    return list(pairwise(edge for edge in edges if 1 <= edge <= stop))
+    return list(pairwise(edge for edge in sorted({stop, *powers}) if edge <= stop))
 
 
 def windows_by_document(windows: Sequence[int], chosen: Iterable[int]) -> list[int]:
@@ -159,10 +158,8 @@ def windows_by_document(windows: Sequence[int], chosen: Iterable[int]) -> list[i
         chosen: the numbers of the windows.
     """
     wanted = set(chosen)
-    found = []
-    for first, stop in pairwise(accumulate(windows, initial=0)):
-        found.append(len(wanted & set(range(first, stop))))
-    return [count for count in found if count]
+    texts = pairwise(accumulate(windows, initial=0))
+    return list(filter(None, (len(wanted.intersection(range(*edges))) for edges in texts)))
 
 
 # --- Cutting texts ---

@@ -275,12 +275,12 @@ class Runner:
             total = sum(batch.fed for each in tasks for batch in each.own)
             with Progress(title, total, self.notes.shown and total > 0, whole) as progress:
                 for each in tasks:
+                    self.store.write_parts()  # not after the last task, when the whole result is written
                     tables = each.task.tables
                     with tables.live() if tables is not None and each.own else nullcontext():
                         yield each, progress
                     if self.group.world.size == 1:
                         each.finish()
-                        self.store.write_parts()
 
     def _put(
         self, each: _Assigned, batch: Batch, scored: Sequence[Arrays], progress: Progress, whole: Progress

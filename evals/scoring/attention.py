@@ -30,8 +30,8 @@ def in_blocks(most: int | None = None, fused: bool = False, compared: Compared |
 
     A mask that is causal, with or without a sliding window, becomes an empty tensor whose last size is the window, 0
     without one; models hand it to their attention as they do with any mask. Attention runs in blocks of queries that
-    see only the keys of their window. Of whole windows in chunks that see only themselves (Llama 4), the tensor has two
-    heads, and every chunk is a block. Other masks stay as they are.
+    see only the keys of their window. Of chunks that see only themselves (Llama 4), the tensor has two heads, and one
+    more for each key of the first chunk that a cache has left out. Other masks stay as they are.
 
     Args:
         most: replace also masks that transformers would leave out, with windows of at most so many positions, for a
@@ -63,12 +63,13 @@ def _mask(most: int | None, stock: Callable[..., torch.Tensor | None], **named: 
     if window:  # which keys the first query past it sees: the second if it slides, none of them if windows are chunks
         allowed = named["mask_function"]
         first, second = (bool(allowed(0, 0, torch.tensor(window), torch.tensor(key))) for key in (0, 1))
-    if first or not at_end or not is_plain or (queries < keys and not second):
+    if first or not at_end or not is_plain:
         return stock(**named)
     if queries == keys <= (window or keys) and most is None:
         return None
     narrowed = min(window or 0, most or keys)
-    return torch.empty(1, 2 - second, 0, narrowed, dtype=torch.bool, device=named["device"])
+    heads = 1 if second else 2 + named["kv_offset"] % window
+    return torch.empty(1, heads, 0, narrowed, dtype=torch.bool, device=named["device"])
 
 
 def _attention(
@@ -98,9 +99,14 @@ def _attention(
     queries = query.shape[2]
     keys = key.shape[2]
     window = mask.shape[-1] or keys
+    before = keys - queries
     if mask.shape[1] > 1:
-        chunks = zip(*(each.split(window, dim=2) for each in (query, key, value)))
-        return torch.cat([stock(module, *chunk, None, **named)[0][..., :width] for chunk in chunks], dim=1), None
+        chunks = list[torch.Tensor]()
+        for start in range(before - (before + mask.shape[1] - 2) % window, keys, window):  # the first query's, and on
+            own = slice(max(start, 0), start + window)
+            part = query[:, :, max(start - before, 0) : start + window - before], key[:, :, own], value[:, :, own]
+            chunks.append(_attention(seen, fused, compared, stock, module, *part, mask[:, :1, :, :0], **named)[0])
+        return torch.cat(chunks, dim=1), None
     if window >= keys and query.device.type != "cpu":
         from torch.nn.attention.bias import causal_lower_right  # late: it imports torch's compiler
 
@@ -110,11 +116,10 @@ def _attention(
     if slides and fused:
         return _fused(query, key, value, window, named.get("scaling")), None
     found = list[torch.Tensor]()
-    first = keys - queries
-    for start in range(first, keys, QUERIES):
+    for start in range(before, keys, QUERIES):
         low = max(0, start - window + 1)
         stop = min(start + QUERIES, keys)
-        block = query[:, :, start - first : stop - first]
+        block = query[:, :, start - before : stop - before]
         shape = (start - low, stop - low, window, query.device)
         bias = seen[shape] if shape in seen else _bias(block, *shape[:3])
         if window < keys:

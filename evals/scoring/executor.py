@@ -231,10 +231,7 @@ class Executor(ScoresBatches, ScoresTexts):
 
 def _scored(batch: Batch[Feed], rows: Iterable[torch.Tensor]) -> list[np.ndarray]:
     """Returns the numbers of the scored tokens of each window, which are its last ones."""
-    found = []
-    for row, feed in zip(rows, batch.feeds, strict=True):
-        found.append(row[len(row) - feed.window.count :].numpy())
-    return found
+    return [row[len(row) - feed.window.count :].numpy() for row, feed in zip(rows, batch.feeds, strict=True)]
 
 
 def _feeding(chunk: int) -> str:

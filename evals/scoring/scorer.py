@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     """The trunk's output, or the logits of a model without a split."""
 
 LOG = logging.getLogger(__name__)
-SCORING = 2
+SCORING = 3
 """The version of scoring. It is increased when the same model and batches would give different NLLs, so that stored
 NLLs of earlier versions are not used."""
 
@@ -82,8 +82,7 @@ class Scorer:
         Raises:
             RunError: the logits are not finite, because a weight is not finite.
         """
-        if self.split:
-            self.split = self._splits(ids)
+        self.split = self.split and self._splits(ids)
         if not self.split:
             LOG.warning(
                 "the head of %s cannot run separately; scoring needs its full logits", type(self.model).__name__

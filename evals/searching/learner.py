@@ -148,8 +148,8 @@ class Learner(Scorer):
 
     def _kept_blocks(self, positions: int) -> int:
         """Returns the number of last blocks whose activations are kept. One block's would be in memory anyway."""
-        fitting = int(MOST_KEPT // (positions * self._block_bytes(positions)))
-        return min(max(1, fitting), len(blocks(self.model)))
+        fitting = MOST_KEPT // (positions * self._block_bytes(positions))
+        return min(max(1, int(fitting)), len(blocks(self.model)))
 
     def step_bytes(self, positions: int) -> int:
         """Estimates the memory of a gradient beside the weights, in bytes: what the backward pass of the kept

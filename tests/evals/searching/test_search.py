@@ -179,9 +179,8 @@ def test_the_least_budget_that_is_named_is_accepted_and_one_token_less_is_not(te
         data_of(text, budget_tokens=128 * 2)
     windows, tokens = map(int, re.search(r"at least (\d+) windows \((\d+) tokens\)", str(refusal.value)).groups())
     assert tokens == windows * 128
-    for least in ({"budget_tokens": tokens}, {"budget_windows": windows}):
-        data_of(text, **least)
-        [(name, value)] = least.items()
+    for name, value in {"budget_tokens": tokens, "budget_windows": windows}.items():
+        data_of(text, **{name: value})
         with pytest.raises(DataError, match=f"at least {windows} windows"):
             data_of(text, **{name: value - 1})
 
@@ -196,10 +195,12 @@ def test_the_default_budget_is_a_number_of_windows_at_any_length(length, steps):
 
 
 def test_few_steps_are_said_with_what_is_needed_and_the_memory_of_a_step(capsys, monkeypatch):
-    with monkeypatch.context() as several:
-        several.setattr(memory, "total_memory", lambda device: 477_696)
-        several.setattr("ropescale.evals.searching.search_run.devices_of", lambda model: {"cuda:0", "cuda:1"})
-        search(llama(), TEXT, 128, budget_windows=24, progress=True)
+    cards = {"ropescale.evals.searching.search_run.devices_of": lambda model: {"cuda:0", "cuda:1"}}
+    for name, several in {**cards, "transformers.PreTrainedModel.tp_size": 2}.items():
+        with monkeypatch.context() as patched:
+            patched.setattr(memory, "total_memory", lambda device: 477_696)
+            patched.setattr(name, several)
+            search(llama(), TEXT, 128, budget_windows=24, progress=True)
     told = " ".join(capsys.readouterr().err.split())
     assert "at most 6 steps and 3,072 tokens" in told and "a step takes about" in told
     least = int(re.search(r"the budget has 6 steps, which are few; 20 need (\d+) windows of 128", told)[1])
@@ -224,8 +225,7 @@ def test_whole_documents_are_held_out_and_of_a_single_one_the_end():
 
 
 def test_tokens_within_the_trained_length_count_twice():
-    [window] = data_of(TEXT, **BUDGET).weighted([0], 64)
-    weights = window.weights
+    weights = data_of(TEXT, **BUDGET).weighted([0], 64)[0].weights
     assert (weights / weights[-1]).tolist() == [2.0] * 63 + [1.0] * 64
     assert float(weights.sum()) == pytest.approx(1.0)
 
