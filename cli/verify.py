@@ -145,7 +145,8 @@ def _page(report: Verification) -> Page:
             for m in report.modules
         ]
         header = ["module", "layers", "pairs", "dtype", "attention scale", "difference"]
-        page += [grid(header, rows, right=(2, 4, 5)), "These tables were compared; no weights were read (--generate does)."]
+        page.append(grid(header, rows, right=(2, 4, 5)))
+        page.append("These tables were compared; no weights were read (--generate does).")
     if report.limits:
         page.insert(1, f"limits below this length: {'; '.join(report.limits)}")
     if report.softmax_factor is not None:
