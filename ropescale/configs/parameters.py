@@ -126,14 +126,15 @@ def _refuse_null(section: Section, stated: Json, filled: Json) -> None:
         "rope_theta": True,
         "partial_rotary_factor": kind != "default" or _default_partial(section, filled) is not None,
         "original_max_position_embeddings": kind in ("yarn", "llama3") or (kind == "longrope" and beside is None),
-        **dict.fromkeys(("truncate", "beta_fast", "beta_slow"), kind == "yarn"),  # an engine stops, or reads false
+        **dict.fromkeys(_RAMP, kind == "yarn"),
     }
     null = next((name for name in read if read[name] and stated.get(name, 0) is None), None)
     if null is not None:
-        raise ConfigError(
-            f"{null} is null in the rope parameters, and transformers stops on it, or engines stop or take it for "
-            "false; give its value"
-        )
+        read_as = "engines differ in how they read it" if null in _RAMP else "transformers stops on it"
+        raise ConfigError(f"{null} is null in the rope parameters, and {read_as}; give its value")
+
+
+_RAMP = ("truncate", "beta_fast", "beta_slow")
 
 
 def _default_partial(section: Section, filled: Json) -> object:
