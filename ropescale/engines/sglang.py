@@ -69,7 +69,7 @@ class SGLangEngine(vllm.VLLMEngine):
 
     def lengths(self, layers: Layers) -> Iterator[Difference]:
         """Yields the differences in the maximum length."""
-        yield from vllm.past_the_table(layers)
+        yield from vllm.of_the_factor(self.key, layers)
         if layers.kind == "linear":
             yield vllm.multiplied_length(layers)
 

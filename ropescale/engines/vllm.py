@@ -138,7 +138,7 @@ class VLLMEngine(Engine):
 
     def lengths(self, layers: Layers) -> Iterator[Difference]:
         """Yields the differences in the maximum length, which the engine computes before it loads the model's code."""
-        yield from past_the_table(layers)
+        yield from of_the_factor(self.key, layers)
         refused = layers.is_mla or (code("vllm", layers) == "own" and rotates_wrong_pairs(layers))
         if layers.kind == "longrope" and layers.length > layers.rope.original_length and not refused:
             text = f"serve{{s}} the original length by default; pass --max-model-len {layers.length}"
@@ -214,12 +214,16 @@ def multiplied_length(layers: Layers) -> Difference:
     return Difference("max length", "honoured", f"{layers.length}, max_position_embeddings times the factor", text)
 
 
-def past_the_table(layers: Layers) -> Iterator[Difference]:
-    """Yields the difference of vLLM and SGLang in a longer window than the factor of yarn makes.
+def of_the_factor(key: str, layers: Layers) -> Iterator[Difference]:
+    """Yields the differences of vLLM and SGLang at a whole factor of linear, and past the window that yarn's makes.
 
-    vLLM refuses the length (config/model.py); SGLang lengthens its table by another formula (rotary_embedding/base.py).
+    Such a window is refused by vLLM (config/model.py); SGLang fills it by another formula (rotary_embedding/base.py).
     """
     most = round(layers.factor * layers.rope.original_length)
+    if code(key, layers) != "own":
+        return
+    if layers.kind == "linear" and isinstance(layers.factor, int):
+        yield Difference.stops(f"stop{{s}} at a whole number as linear's factor (write {layers.factor}.0)")
     if layers.kind == "yarn" and layers.length > most:
         text = f"end{{s}} yarn's table at {most:,} tokens, the factor times the original length"
         yield Difference.other_table(text, f"a table of {most:,} tokens")
