@@ -107,11 +107,6 @@ class Checkpoint:
             return model
         return attached(model, adapter.folder, self.tokenizer() if has_tokenizer(adapter.folder) else None)
 
-    @cached_property
-    def configs(self) -> tuple[Json, Json]:
-        """The configuration without ropescale's scaling, and the unchanged configuration. Does not need the weights."""
-        return read_configs(self.name, self.revision)
-
 
 class OpenedModel(ABC):
     """A model before it is loaded.
@@ -200,9 +195,9 @@ class OnDisk(OpenedModel):
     def sharing(self) -> Sharing:
         return Sharing(self.checkpoint.tp, self.checkpoint.device_map, self.checkpoint.device)
 
-    @property
+    @cached_property
     def configs(self) -> tuple[Json, Json]:
-        return self.checkpoint.configs
+        return read_configs(self.checkpoint.name, self.checkpoint.revision)
 
     def backend(self, here: World, logits_bytes: int | None = None) -> Backend:
         from .loaded import LoadedModel

@@ -52,6 +52,10 @@ SHORT_WEIGHT = 0.1
 """The default weight of the trained length."""
 
 
+Weights = Mapping[int, float]
+"""The weight of the loss at each length."""
+
+
 @dataclass(frozen=True)
 class Objective:
     """A weighted mean, over lengths L, of the loss (nats per token) of the first L positions of each window.
@@ -62,7 +66,7 @@ class Objective:
         trained: the model's trained context.
     """
 
-    weights: Mapping[int, float]
+    weights: Weights
     target: int
     trained: int
 

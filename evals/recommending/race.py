@@ -14,7 +14,7 @@ the simplest schedule that is shown to be good enough, and the schedules that ma
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise, permutations
 
@@ -22,6 +22,7 @@ import numpy as np
 
 from ..metrics.stored import Stored, part_of
 from ..statistics.intervals import CONCLUSIVE, LEVEL, Average, Estimate, familywise
+from .options import Weights
 
 SHARES = (1 / 10, 1 / 4, 1 / 2, 1.0)
 """The cumulative share of the race's text that is measured after each round."""
@@ -138,7 +139,7 @@ def share_kept(
 
 def run_race(
     candidates: Sequence[str],
-    weights: Mapping[int, float],
+    weights: Weights,
     windows: Sequence[int],
     always: Sequence[str],
     most: float,
@@ -172,12 +173,12 @@ def run_race(
     return rounds
 
 
-def ranked(losses: Stored, weights: Mapping[int, float], candidates: Sequence[str]) -> list[str]:
+def ranked(losses: Stored, weights: Weights, candidates: Sequence[str]) -> list[str]:
     """Returns candidates sorted by their objective on shared windows; equal ones keep their order."""
     return sorted(candidates, key=lambda each: estimate(losses, weights, each).mean)
 
 
-def survivors(losses: Stored, weights: Mapping[int, float], candidates: Sequence[str], most: float) -> list[str]:
+def survivors(losses: Stored, weights: Weights, candidates: Sequence[str], most: float) -> list[str]:
     """Returns the survivors of a round, best first.
 
     Args:
@@ -220,7 +221,7 @@ class Decision:
 def decide(
     held_out: Stored,
     everything: Stored,
-    weights: Mapping[int, float],
+    weights: Weights,
     finalists: Sequence[str],
     tolerance: float,
     level: float,
@@ -253,7 +254,7 @@ def decide(
 # --- The objective of candidates, and their paired differences, from the stored losses of every token
 
 
-def estimate(stored: Stored, weights: Mapping[int, float], one: str, other: str = "", level: float = LEVEL) -> Estimate:
+def estimate(stored: Stored, weights: Weights, one: str, other: str = "", level: float = LEVEL) -> Estimate:
     """Returns a weighted mean of losses (nats per token) at several lengths, with its interval.
 
     The weight of each length is divided by the number of its tokens. If windows have equal sizes, the result is
@@ -273,12 +274,12 @@ def estimate(stored: Stored, weights: Mapping[int, float], one: str, other: str 
     return stored.estimate(sums, shares, level) if any(shares) else Estimate(float("nan"), None, None)
 
 
-def difference(stored: Stored, weights: Mapping[int, float], one: str, other: str, level: float) -> Average:
+def difference(stored: Stored, weights: Weights, one: str, other: str, level: float) -> Average:
     """Returns a paired difference in the average document, from which verdicts are drawn; see :func:`estimate`."""
     return stored.average(*_weighted(stored, weights, one, other), level)
 
 
-def _weighted(stored: Stored, weights: Mapping[int, float], one: str, other: str) -> tuple[list[float], list[float]]:
+def _weighted(stored: Stored, weights: Weights, one: str, other: str) -> tuple[list[float], list[float]]:
     sums = np.zeros(1)
     shares = np.zeros(1)
     for length, weight in weights.items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from ...files import local_path
 from ...output.formatting import Page, code_span, fenced, grid, sentence
 from ...output.plotting import in_style
+from ..checking import Parsed
 from ..facts import TRUNCATION
 from ..metrics.base import Metric, Picture, perplexities
 from ..metrics.cells import Line, digits, exp, percent
@@ -21,6 +21,7 @@ from ..results.saving import Saved
 from ..statistics.intervals import PERCENT, Estimate
 from . import wording
 from .evidence import AnswerRow, CandidateRow, Evidence, FinalistRow, LeftOutRow, on_front
+from .options import Weights
 from .race import difference, estimate
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ class AllCandidates(Metric["Recommendation", CandidateRow]):
         measured = {spec: evidence.measured(spec) for spec in specs}
         parts = {windows: part_of(evidence.losses, windows) for windows in measured.values()}
 
-        def change(spec: str, weights: Mapping[int, float]) -> Estimate:
+        def change(spec: str, weights: Weights) -> Estimate:
             return estimate(parts[measured[spec]], weights, spec, usual)
 
         points: list[tuple[float, float]] = []
@@ -241,7 +242,7 @@ class Recommendation(Saved):
             DataError: the folder holds no such results, or a file is damaged or missing.
         """
         path = local_path(out)
-        results: Mapping[str, Any] = read_results(path, cls.kind)
+        results: Parsed = read_results(path, cls.kind)
         with refusing_damage(path / RESULTS):
             made = cls(results["model"], results["data"], dict(results["protocol"]), results["versions"])
             made.figures |= {each.row: each.read(results) for each in METRICS}

@@ -6,19 +6,19 @@ It needs no network, and a few lines of JavaScript only for its switches. Its ta
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import date
 from importlib import resources
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from ...errors import CheckpointError, RopescaleError
 from ...files import Data, write_checked
 from ...output.formatting import finite, visible_lines
 from ...output.wrapping import folding, to_html
 from .. import checking
-from ..checking import Damaged
+from ..checking import Damaged, Parsed
 from ..metrics import by_position
 from ..metrics.cells import change_cell
 from ..metrics.drawing import style_of
@@ -122,7 +122,7 @@ def _against(base: Series, schedules: Sequence[Series]) -> Data:
 
 def _figure(number: int, run: StoredRun) -> str:
     """Returns the figure of a run of another kind than perplexity; "" for others."""
-    results = cast(Mapping[str, Any], run.results)
+    results = cast(Parsed, run.results)
     name = f"run-{number}"
     if EFFECTIVE.key in results:
         return figures.svg(heat_maps_of(ACCURACY.read(results), results), name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from ..data.prompts import Prompt
 from ..facts import ModelFacts
 from ..parallel.processes import Group
 from ..running.runner import Facts, Job, Runner, Task, task_of
-from ..scoring.batches import Arrays, Batch, BatchPlan, Form
+from ..scoring.batches import Batch, BatchPlan, Finished, Form
 from ..statistics.intervals import PERCENT
 from ..store import Store
 from .prompt_set import RetrievalOptions, RetrievalPrompts, prompts_sha256
@@ -119,7 +119,7 @@ class RetrievalRun:
             ids = len(batch.feeds), prompts[batch.feeds[0]].new_tokens
             return {"nll": (np.float32, tokens), "first": (np.bool_, tokens), "ids": (np.int32, ids)}
 
-        def finish(finished: Mapping[int, Arrays]) -> None:
+        def finish(finished: Finished) -> None:
             decode = self.prompt_set.tokenizer.decode
             answers: dict[int, Answer] = {}
             for batch in job.plan.batches:

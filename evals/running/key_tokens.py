@@ -17,7 +17,7 @@ from ..data.windows import Window
 from ..metrics.key_tokens import KIND, KeySpans, joined
 from ..parallel.processes import Group
 from ..progress import Notes
-from ..scoring.batches import Arrays, BatchPlan, Feed, ScoresBatches, assembled, per_token, plan_pass
+from ..scoring.batches import BatchPlan, Feed, Finished, ScoresBatches, assembled, per_token, plan_pass
 from ..scoring.scorer import SCORING
 from ..store import Facts, Store
 from .runner import Runner, Task
@@ -102,7 +102,7 @@ class KeysRun:
             runner.run(about)
 
     def _task(self, context: str, plan: BatchPlan[Feed], scorer: ScoresBatches) -> Task:
-        def finish(finished: Mapping[int, Arrays]) -> None:
+        def finish(finished: Finished) -> None:
             self._losses[context] = assembled(plan, finished, "nll")
 
         form = per_token(nll=np.float32)

@@ -10,7 +10,7 @@ All passes are planned before the first one runs: schedule -> tables at each len
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 
@@ -32,7 +32,7 @@ from ..metrics.verdicts import too_few
 from ..parallel.processes import Group
 from ..progress import Progress
 from ..results.result import Result
-from ..scoring.batches import Arrays, BatchPlan, Feed, ScoresTexts, assembled, per_token, plan_pass
+from ..scoring.batches import BatchPlan, Feed, Finished, ScoresTexts, assembled, per_token, plan_pass
 from ..scoring.scorer import SCORING
 from ..statistics.intervals import PERCENT
 from ..store import Store
@@ -288,7 +288,7 @@ class PerplexityRun:
             self._plans[length] = plan_pass(tokens, length, stride, bos, self.batch_tokens)
         return self._plans[length]
 
-    def _finish(self, job: Job, finished: Mapping[int, Arrays]) -> None:
+    def _finish(self, job: Job, finished: Finished) -> None:
         """Adds a completely scored pass to the results."""
         fed = 0 if any(each.key == job.key for each in self.passes) else 1
         self.passes.append(
@@ -303,7 +303,7 @@ class PerplexityRun:
             )
         )
 
-    def _finish_truncation(self, job: Job, finished: Mapping[int, Arrays]) -> None:
+    def _finish_truncation(self, job: Job, finished: Finished) -> None:
         nll = assembled(job.plan, finished, "nll")
         self.truncation = Truncation(job.lengths[-1], job.stride, job.tables.table_sha256, nll)
 
@@ -336,7 +336,7 @@ def comparing(
     """
     changed = {each.rotation: each for each in others if each.rotation != base.rotation}
 
-    def finish(*finished: Mapping[int, Arrays]) -> None:
+    def finish(*finished: Finished) -> None:
         zeros = [np.zeros(size, np.float32) for size in plan.sizes]
         ones = [np.ones(size, np.float32) for size in plan.sizes]
         numbers = {base.rotation: [zeros, ones]}

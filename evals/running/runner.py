@@ -8,7 +8,7 @@ merges the batches of all processes.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -26,7 +26,7 @@ from ..parallel.processes import Group
 from ..progress import Notes, Progress
 from ..results.folder import refuse_loss
 from ..results.saving import Writable
-from ..scoring.batches import Arrays, Batch, BatchPlan, Form, ScoresBatches, ScoresTexts, cost, owners
+from ..scoring.batches import Arrays, Batch, BatchPlan, Finished, Form, ScoresBatches, ScoresTexts, cost, owners
 from ..store import Facts, FinishedBatches, Store, key_of, opened
 
 
@@ -87,7 +87,7 @@ def task_of(
     title: str,
     job: Job,
     scorer: ScoresBatches,
-    finish: Callable[[Mapping[int, Arrays]], None],
+    finish: Callable[[Finished], None],
     form: Callable[[Batch], Form],
     **facts: object,
 ) -> Task:

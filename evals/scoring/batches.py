@@ -35,6 +35,9 @@ and "same" of these tokens instead (:meth:`ropescale.evals.scoring.executor.Exec
 :func:`ropescale.evals.data.prompts.joined`.
 """
 
+Finished = Mapping[int, Arrays]
+"""The numbers of finished batches, by the batches' numbers."""
+
 Form = Mapping[str, tuple[type[np.generic], tuple[int, ...]]]
 """The dtype and the shape of each array of a batch."""
 
@@ -144,7 +147,7 @@ def per_token(**dtypes: type[np.generic]) -> Callable[[Batch[Feed]], Form]:
     return form
 
 
-def assembled(plan: BatchPlan[Feed], finished: Mapping[int, Arrays], name: str) -> list[np.ndarray]:
+def assembled(plan: BatchPlan[Feed], finished: Finished, name: str) -> list[np.ndarray]:
     """Returns the numbers of each document's scored tokens, fp32.
 
     Args:

@@ -15,7 +15,7 @@ from ..engines.base import needs_remote_code
 from ..engines.exported import engine_warnings, export_of, patched
 from ..errors import ConfigError, ScheduleError
 from ..files import Data, Json, is_number, local_path, read_bytes, read_json
-from ..output.formatting import brief, cell, code_span, cut, sentence, uncommented
+from ..output.formatting import brief, cell, code_span, cut, sentence
 from ..planning.plan import Plan
 from ..record import RECORD, as_json, make_record, original_config, undo
 from ..request import Request
@@ -209,7 +209,8 @@ tokenizer = AutoTokenizer.from_pretrained("PATH"{trusting})
         parts.append(text[at:begin].rstrip() if at == 0 else text[at:begin].strip())
         at = end + len(END)
     kept = "\n\n".join([*parts, text[at:].lstrip() if at else text]).rstrip()
-    ours = f"{BEGIN}\n\n{uncommented(body)}\n\n{END}\n"
+    body = body.replace("<!--", "<\\!--").replace("-->", "--\\>")  # which would start or end a comment
+    ours = f"{BEGIN}\n\n{body}\n\n{END}\n"
     return ((kept + "\n\n" if kept else "") + ours).encode("utf-8", "surrogateescape")
 
 

@@ -6,9 +6,8 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import cache
 from pathlib import Path, PurePath
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from ..configs.class_defaults import ALL_LAYERS
 from ..configs.configuration import unread_by_v4
@@ -22,7 +21,7 @@ from ..record import softmax_factor
 from ..schedules.by_parts import temperature
 from . import model_code
 from .base import BASE_ROPE, EVERY, Command, Difference, Engine, Layers, Serving, shell
-from .model_code import is_in_transformers
+from .model_code import is_in_transformers, load
 
 PATH = Path(__file__).with_suffix(".json")
 """What llama.cpp's converter makes of configurations (``tests/tools/generate_llama_cpp_models.py``).
@@ -244,17 +243,11 @@ def architecture(layers: Layers) -> str | None:
     """Returns the architecture that the model type has in a GGUF file, or None if it, or the class, is unknown."""
     name = model_code.architecture(layers)
     stated = layers.configuration.raw.get("architectures")
-    if stated and stated == layers.section.get("architectures", stated) and name not in load()["architectures"]:
+    if stated and stated == layers.section.get("architectures", stated) and name not in load(PATH)["architectures"]:
         return None
     of_wrapper = known.OF_WRAPPERS.get(layers.whole_type, {})
     named = of_wrapper.get(layers.model_type) or known.OF_MODEL_TYPES.get(layers.model_type)
-    return named or load()["architectures"].get(name)
-
-
-@cache
-def load() -> dict[str, Any]:
-    """Reads the table at :data:`PATH`."""
-    return json.loads(PATH.read_text(encoding="utf-8"))
+    return named or load(PATH)["architectures"].get(name)
 
 
 def converted(layers: Layers) -> Iterator[Difference]:
@@ -267,7 +260,7 @@ def converted(layers: Layers) -> Iterator[Difference]:
 
 def written(layers: Layers) -> str | None:
     """Returns what the converter writes otherwise (see :data:`PATH`), or None if that is not known."""
-    types = load()["types"]
+    types = load(PATH)["types"]
     inner = layers.model_type
     rope = layers.rope
     renamed = inner if is_in_transformers(inner) else known.SAME_CLASS.get(str(model_code.architecture(layers)), "")

@@ -29,9 +29,9 @@ Code = Literal["own", "transformers", "checkpoint", "none"]
 
 
 @cache
-def load() -> dict[str, Any]:
-    """Reads the table that the module's docstring describes."""
-    return json.loads(PATH.read_text(encoding="utf-8"))
+def load(path: Path = PATH) -> dict[str, Any]:
+    """Reads an engine's table, by default the one that the module's docstring describes."""
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def is_in_transformers(model_type: str) -> bool:

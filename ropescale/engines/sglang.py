@@ -49,9 +49,7 @@ class SGLangEngine(vllm.VLLMEngine):
             yield Difference.one_row(layers)
             return
         if kind == "longrope":
-            if vllm.rotates_wrong_pairs(layers):
-                yield Difference.wrong_pairs(layers, "stops with a ValueError")
-            yield from vllm.own_longrope_scale(layers)
+            yield from vllm.own_longrope(layers, "stops with a ValueError")
             if layers.changes_with_length:
                 text = "selects the list batch by batch, even if cached keys were rotated with the other list"
                 yield Difference("switch", "recomputed", "for the whole batch, by its longest position", text)

@@ -93,9 +93,7 @@ class VLLMEngine(Engine):
             yield Difference.one_row(layers)
             return
         if kind == "longrope":
-            if rotates_wrong_pairs(layers):
-                yield Difference.wrong_pairs(layers, "stops, or rotates the wrong pairs")
-            yield from own_longrope_scale(layers)
+            yield from own_longrope(layers, "stops, or rotates the wrong pairs")
             if layers.changes_with_length:
                 yield Difference.one_list()
         if kind == "yarn":
@@ -252,8 +250,14 @@ def overwritten(layers: Layers) -> Iterator[Difference]:
         yield Difference.always_truncates(" on MLA models")
 
 
-def own_longrope_scale(layers: Layers) -> Iterator[Difference]:
-    """Yields the difference in the attention factor that vLLM and SGLang compute under longrope, if there is one."""
+def own_longrope(layers: Layers, wrong: str) -> Iterator[Difference]:
+    """Yields the differences of vLLM and SGLang under longrope: wrong pairs, and the attention factor.
+
+    Args:
+        wrong: what a model with wrong pairs does.
+    """
+    if rotates_wrong_pairs(layers):
+        yield Difference.wrong_pairs(layers, wrong)
     asked = layers.attention_factor
     computed = longrope_scale(layers, layers.length)
     if not layers.is_mla and not math.isclose(asked, computed):

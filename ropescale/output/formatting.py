@@ -210,11 +210,6 @@ def fenced(language: str, text: str) -> str:
     return f"{fence}{language}\n{text}\n{fence}"
 
 
-def uncommented(text: str) -> str:
-    """Escapes Markdown so that it cannot start or end a comment."""
-    return text.replace("<!--", "<\\!--").replace("-->", "--\\>")
-
-
 def shell_word(word: str) -> str:
     """Quotes a word for a shell if needed, on one line; unprintable words as ``$'...'``, which bash and zsh read."""
     if word.isprintable():

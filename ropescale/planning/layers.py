@@ -117,6 +117,10 @@ class PlannedLayer:
             )
 
 
+PlannedLayers = Mapping[str, PlannedLayer]
+"""The planned layers, by layer type."""
+
+
 def innermost(schedule: Schedule) -> Schedule:
     """Returns the innermost schedule; ``resonance`` contains another schedule."""
     inner = getattr(schedule, "over", None)
@@ -259,7 +263,7 @@ def _base_of(rope: Rope, request: Request, is_clear: bool) -> Rope:
 # --- transformers' own keys: rope parameters and ``max_position_embeddings``
 
 
-def scaling_of(layers: Mapping[str, PlannedLayer], configuration: Configuration, length: int) -> Scaling:
+def scaling_of(layers: PlannedLayers, configuration: Configuration, length: int) -> Scaling:
     """Returns the schedules as a configuration's scaling; a schedule that it cannot express becomes plain RoPE.
 
     Raises:
@@ -332,9 +336,7 @@ def per_pair(table: Frequencies, rope: Rope, factor: float) -> Parameters:
     }
 
 
-def why_unsavable(
-    layers: Mapping[str, PlannedLayer], length: int, configuration: Configuration
-) -> ScheduleError | None:
+def why_unsavable(layers: PlannedLayers, length: int, configuration: Configuration) -> ScheduleError | None:
     """Returns why no configuration file can express these schedules, or None; the ways out are not tried yet."""
     family = configuration.family
     for layer in layers.values():

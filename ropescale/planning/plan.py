@@ -23,7 +23,16 @@ from ..schedules.as_is import AsIs, from_rope_parameters, stock_table
 from ..schedules.base import label_of
 from ..schedules.specs import ParsedSpec, Spec, parse, parts_of, takes
 from . import vendors
-from .layers import PlannedLayer, base_geometry, choose, describe_scaling, is_windowed, scaling_of, why_unsavable
+from .layers import (
+    PlannedLayer,
+    PlannedLayers,
+    base_geometry,
+    choose,
+    describe_scaling,
+    is_windowed,
+    scaling_of,
+    why_unsavable,
+)
 
 
 @dataclass(frozen=True)
@@ -43,7 +52,7 @@ class Plan:
     request: Request = field(compare=False)
     original: Configuration
     planned: Configuration
-    layers: Mapping[str, PlannedLayer]
+    layers: PlannedLayers
     length: int
     notes: tuple[str, ...] = ()
     unsavable: ScheduleError | None = None
@@ -274,9 +283,7 @@ def _refuse_idle(layers: Sequence[PlannedLayer], length: int | None) -> None:
         )
 
 
-def _refuse_moved(
-    before: Configuration, after: Configuration, scaling: Scaling, layers: Mapping[str, PlannedLayer]
-) -> None:
+def _refuse_moved(before: Configuration, after: Configuration, scaling: Scaling, layers: PlannedLayers) -> None:
     """Raises an error if the new ``max_position_embeddings`` makes transformers compute unplanned tables.
 
     Raises:
@@ -381,9 +388,7 @@ def lacks_factor(spec: ParsedSpec, request: Request) -> bool:
 # --- Notes on the origin of a plan's numbers, and on surprising effects
 
 
-def _notes_on_start(
-    configuration: Configuration, layers: Mapping[str, PlannedLayer], request: Request
-) -> Iterator[str]:
+def _notes_on_start(configuration: Configuration, layers: PlannedLayers, request: Request) -> Iterator[str]:
     """Yields notes on the configuration's lengths, on unchanged layers and on replaced scaling."""
     ropes = configuration.ropes
     kinds = configuration.layer_types
@@ -416,7 +421,7 @@ def _notes_on_start(
         )
 
 
-def _notes_on_effect(layers: Mapping[str, PlannedLayer], length: int) -> Iterator[str]:
+def _notes_on_effect(layers: PlannedLayers, length: int) -> Iterator[str]:
     """Yields notes on schedules that change nothing in some layers.
 
     Raises:

@@ -14,7 +14,7 @@ from ..rope import Rope
 from ..schedules import compute
 from ..schedules.as_is import from_rope_parameters
 from ..schedules.specs import Spec
-from .layers import PlannedLayer, innermost
+from .layers import PlannedLayers, innermost
 
 _FACTOR, _WEIGHTS = "attention_factor", ("mscale", "mscale_all_dim")
 _FIELDS = (_FACTOR, "beta_fast", "beta_slow", "truncate", *_WEIGHTS, "low_freq_factor", "high_freq_factor")
@@ -45,9 +45,7 @@ def kept_fields(spec: Spec, rope: Rope, named: Collection[str]) -> Data:
     return kept
 
 
-def remarks(
-    layers: Mapping[str, PlannedLayer], chosen: Mapping[str, Spec], named: Collection[str], length: int
-) -> Iterator[str]:
+def remarks(layers: PlannedLayers, chosen: Mapping[str, Spec], named: Collection[str], length: int) -> Iterator[str]:
     """Yields a sentence on the vendor's fields that the schedules keep, and on those that they change.
 
     Args:

@@ -20,7 +20,7 @@ from transformers.models.auto import modeling_auto
 
 import ropescale
 from ropescale.configs import class_defaults
-from ropescale.engines.llama_cpp import load as converter
+from ropescale.engines.llama_cpp import PATH, load
 from ropescale.errors import ScheduleError
 from ropescale.evals.reference import CHECKPOINT, held_out_documents
 from ropescale.gguf import architectures as known
@@ -278,7 +278,7 @@ def source() -> Path:
 
 
 def test_what_the_converter_writes_of_every_type_is_what_the_file_says():
-    assert generate_llama_cpp_models.generate(llama_cpp_builds.source()) == converter()
+    assert generate_llama_cpp_models.generate(llama_cpp_builds.source()) == load(PATH)
 
 
 class Source:
@@ -363,7 +363,7 @@ def test_a_window_with_a_theta_of_its_own_is_scaled_all_the_same(read):
 
 
 def test_architectures_of_model_types_are_those_that_the_converter_writes():
-    written, expected = converter()["architectures"], {}
+    written, expected = load(PATH)["architectures"], {}
     for model_type, entry in class_defaults.load().items():
         classes = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(model_type)
         if entry and "text" not in entry and isinstance(classes, str) and classes in written:
