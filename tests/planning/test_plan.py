@@ -42,6 +42,7 @@ MAXIMA = [
     ("yarn:factor=8", 32768, 32768), ("llama3:factor=8", 32768, 32768), ("ntk:factor=8", 32768, 32768),
     (PER_PAIR, 16384, 16384), ("ntk-su:factor=4", 16384, 16384), (Half(8, 1.25), 32768, 32768),
     ("resonance:over=yarn,factor=8", 32768, 32768), ("linear:factor=8", 4096, 32768),
+    (f"linear:factor={2**28}", 4096, 2**40),
     ("dynamic:factor=8", 4096, 32768), ("abf:rope_theta=1e6", 4096, 4096), ("yarn:factor=2.5", 10240, 10240),
 ]  # fmt: skip
 

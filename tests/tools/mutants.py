@@ -35,7 +35,7 @@ TARGETS: dict[str, tuple[str, int, str]] = {
         "ropescale/planning/*.py",
         14,
         "tests/planning tests/core tests/inspecting tests/cli/test_patch.py tests/models/test_transformers_oracle.py "
-        "tests/configs/test_rope.py",
+        "tests/configs/test_rope.py tests/configs/test_lengths_found.py",
     ),
     "scoring": (
         "evals/scoring/{scorer,batches}.py",
