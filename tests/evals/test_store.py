@@ -17,6 +17,7 @@ from losses import records_in
 from refusing import untouched
 from safetensors.numpy import load_file
 from tiny import TEXT, documents, llama
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ropescale.cli import main as shell
 from ropescale.errors import CheckpointError
@@ -370,7 +371,7 @@ def test_another_version_or_attention_is_another_run(out, monkeypatch, lines, sc
 
 
 @pytest.mark.parametrize("kind", ["cpu", "cuda"])
-def test_the_flags_that_round_matrix_products_are_facts_of_a_run(monkeypatch, kind):
+def test_the_flags_that_round_matrix_products_are_facts_of_a_run(kind):
     matmul = torch.backends.cuda.matmul if kind == "cuda" else torch.backends.mkldnn.matmul
     names = ["fp32_precision"]
     names += [f"allow_{each}_reduced_precision_reduction" for each in ("bf16", "fp16")] if kind == "cuda" else []
@@ -381,6 +382,8 @@ def test_the_flags_that_round_matrix_products_are_facts_of_a_run(monkeypatch, ki
     for name, was in zip(names, before, strict=True):
         setattr(matmul, name, was)
     assert len(seen) == 1 + len(names) and fingerprints.precision(kind) in seen
+    with sdpa_kernel([SDPBackend.MATH, SDPBackend.EFFICIENT_ATTENTION]):
+        assert fingerprints._cuda_settings()["attention_kernels"] == "mem_efficient, math"
 
 
 @pytest.mark.parametrize(("part", "after"), [(Executor, 20), (Scorer, 1)])  # in a later batch, and in the first one

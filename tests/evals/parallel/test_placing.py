@@ -45,6 +45,12 @@ def test_weights_that_wait_on_the_disk_give_the_same_numbers(checkpoint):
         assert all(np.array_equal(a, b) for a, b in zip(mine.nll, other.nll, strict=True))
 
 
+def test_weights_are_loaded_onto_their_device(checkpoint, monkeypatch):
+    monkeypatch.setattr("ropescale.checkpoints.loading.usable_device", torch.device)
+    monkeypatch.setattr("ropescale.checkpoints.loading._complete", lambda folder, loaded, place: loaded[0])
+    assert {each.device.type for each in load_model(Path(checkpoint), device="meta").parameters()} == {"meta"}
+
+
 def test_a_device_map_of_the_command_line_reaches_the_model_and_gives_equal_rows(checkpoint, texts, ran, monkeypatch):
     maps = []
 

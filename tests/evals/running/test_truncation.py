@@ -29,8 +29,7 @@ def test_the_losses_are_those_of_an_independent_loop(bos, stride, length):
     assert (last.length, last.stride) == (TRAINED, stride)
     for ours, ids in zip(last.nll, IDS, strict=True):
         theirs = naive_truncation(model, ids, length, stride, bos)
-        assert len(theirs) == length - TRAINED
-        assert ours.tolist() == pytest.approx(theirs, abs=2e-5)
+        assert len(theirs) == length - TRAINED and ours.tolist() == pytest.approx(theirs, abs=2e-5)
         assert ours.mean(dtype=np.float64) == pytest.approx(np.mean(theirs), abs=1e-6)
 
 

@@ -9,9 +9,8 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 from ropescale.evals.searching.learner import Learner
 
 SCRIPT = """
-import sys
+import sys, torch
 sys.path.insert(0, {folder!r})
-import torch
 from searching_memory import build, measure
 torch.set_num_threads(1)
 _, _, step, estimated = measure(build(vocabulary=4096), 4096, plain=False)
@@ -36,5 +35,5 @@ def test_an_8b_learns_from_32k_in_40_gb():
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     weights = sum(each.numel() * each.element_size() for each in model.parameters())
-    needed = weights + Learner(model, logits_bytes=2**30).step_bytes(32_768)
-    assert 30e9 < needed < 40e9
+    learner = Learner(model)
+    assert learner.logits_bytes == 2**30 and 30e9 < weights + learner.step_bytes(32_768) < 40e9

@@ -217,8 +217,7 @@ def test_whole_documents_are_held_out_and_of_a_single_one_the_end():
     parts = split(counts, 3, seed=0)
     owners = [document for document, count in enumerate(counts) for _ in range(count)]
     held = {owners[window] for window in parts.held_out}
-    assert len(held) == 2
-    assert not held & {owners[window] for window in parts.learned}
+    assert len(held) == 2 and not held & {owners[window] for window in parts.learned}
     assert split(counts, 3, seed=0) == parts != split(counts, 3, seed=1)
     parts = split([9], 4, seed=0)
     assert parts.held_out == (7, 8) and sorted(parts.learned) == list(range(7))
@@ -226,8 +225,7 @@ def test_whole_documents_are_held_out_and_of_a_single_one_the_end():
 
 def test_tokens_within_the_trained_length_count_twice():
     weights = data_of(TEXT, **BUDGET).weighted([0], 64)[0].weights
-    assert (weights / weights[-1]).tolist() == [2.0] * 63 + [1.0] * 64
-    assert float(weights.sum()) == pytest.approx(1.0)
+    assert (weights / weights[-1]).tolist() == [2.0] * 63 + [1.0] * 64 and float(weights.sum()) == pytest.approx(1.0)
 
 
 def test_folders_and_files_of_others_are_refused(found, tmp_path):
