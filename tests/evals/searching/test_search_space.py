@@ -39,13 +39,13 @@ def table(member, point):
     return inv_freq.tolist(), float(scale)
 
 
-def test_it_starts_at_yarns_default():
+def test_it_starts_at_yarns_default_or_at_a_ramp_that_is_known_to_be_good():
     ramp = Ramp(ROPE, 8.0)
     assert ramp.start == pytest.approx((0, 13, math.log(8), math.log(0.1 * math.log(8) + 1)))
-    inv_freq, scale = table(ramp, ramp.start)
-    default = Yarn(factor=8)(ROPE, 2048)
-    assert relative(inv_freq, default.inv_freq) < 1e-14
-    assert scale == pytest.approx(default.attention_scale, rel=1e-15)
+    for start, yarn in zip(ramp.starts, [Yarn(factor=8), Yarn(8, beta_fast=16, beta_slow=0.5, truncate=False)]):
+        inv_freq, scale = table(ramp, start)
+        wanted = yarn(ROPE, 2048)
+        assert relative(inv_freq, wanted.inv_freq) < 1e-14 and scale == pytest.approx(wanted.attention_scale, rel=1e-15)
 
 
 @pytest.mark.parametrize("rope", [ROPE, Rope(32, 500000.0, 512), Rope(128, 500000.0, 8192), Rope(64, 150000.0, 4096)])
@@ -95,8 +95,7 @@ def test_where_the_numbers_come_from_is_no_field_of_the_schedule(tmp_path):
     file.write_text(json.dumps({"name": "yarn", "factor": 8, "provenance": {"tokens_spent": 1, "factor": 3}}))
     assert specs.parse(str(file)).build() == Yarn(factor=8)
     parsed = specs.parse({"full_attention": {"name": "yarn", "factor": 2}, "provenance": {}})
-    assert list(parsed) == ["full_attention"]
-    assert ropescale.schedules.create("yarn", factor=8) == Yarn(factor=8)
+    assert list(parsed) == ["full_attention"] and ropescale.schedules.create("yarn", factor=8) == Yarn(factor=8)
 
 
 # --- for an engine, and with the model's own table kept for short text ---
