@@ -251,7 +251,7 @@ Scores = tuple[np.ndarray, np.ndarray]
 
 
 def joined(prompts: Sequence[Prompt], scores: Sequence[Scores], written: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
-    """Returns the numbers of a batch of prompts.
+    """Joins the scores and the generated ids of a batch of prompts into named arrays.
 
     "nll" and "first" have the scores of all answers, prompt after prompt; "ids" has the generated ids, int32 [prompts,
     new tokens], padded with -1.

@@ -21,7 +21,7 @@ def answer(stored: Stored, whole: bool = False) -> list[str]:
     truncation and the unchanged model are the same up to that length.
 
     Args:
-        whole: whether to name all schedules between which it is undecided, instead of two.
+        whole: whether to name all schedules that are not shown to be worse, instead of two.
     """
     if guessed := worse_than_a_guess(stored):
         return [guessed]

@@ -146,7 +146,7 @@ LEAST_TICKS = 4
 
 
 def log_ticks(axes: Axes) -> None:
-    """Labels a logarithmic y axis: powers of ten, with 3 or 2 and 5 between them, or round steps on a short one."""
+    """Labels a logarithmic y axis with powers of ten, and 3, or 2 and 5, between them; a short one with round steps."""
     from matplotlib.ticker import LogLocator, MaxNLocator
 
     low, high = axes.get_ylim()

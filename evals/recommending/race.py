@@ -108,7 +108,7 @@ def slices(windows: Sequence[int]) -> list[list[int]]:
 def expected(candidates: int, always: int, race: Sequence[int], held_out: Sequence[int], most: float) -> int:
     """Returns the largest number of windows to feed, assuming that all candidates have distinct tables.
 
-    Where the race reads all the text, the decision needs only as-is again, beside truncation.
+    If the race reads the full text, the decision feeds only as-is again. Truncation is not counted.
 
     Args:
         candidates, always: the number of all candidates, and of those that always stay to the end.

@@ -46,7 +46,7 @@ def not_needed(goal: Objective) -> str:
 
 
 def cannot_decide(documents: int, target: int, search: bool) -> str:
-    """Returns a warning that the text has too few documents to test on for a verdict; "" if it has enough.
+    """Returns a warning that there are too few test documents for a verdict; "" if there are enough.
 
     Args:
         documents: the number of documents to test on.

@@ -82,7 +82,7 @@ def page(runs: Sequence[StoredRun], title: str | None = None) -> str:
 
 
 def page_data(runs: Sequence[StoredRun]) -> Data:
-    """Returns the data of the figures: of each run results.json, and results.csv and the losses by position."""
+    """Returns, for each run, results.json, results.csv and the losses by position, from which the figures are drawn."""
     data = {}
     for run in runs:
         rows = by_position.METRIC.rows(run.result) if run.result else []
