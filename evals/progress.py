@@ -102,6 +102,9 @@ class Progress:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._whole is not None:
+            self._whole._bar.clear()  # else its text stays on the line that comes next
+        self._bar.pos = 0  # where it is now
         self._bar.close()
 
     @property
@@ -120,7 +123,7 @@ class Progress:
     def say(self, state: str) -> None:
         """Sets the text that follows the number of tokens, such as a loss."""
         self._bar.set_postfix_str(state, refresh=False)
-        if self._whole is not None:
+        if self._whole is not None and self._bar.disable:
             self._whole.say(f"{self._title}, {state}")
 
     def add(self, fed: int, nll: np.ndarray | None = None) -> None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Row = Mapping[str, object]
 _ROLES = {
     **dict.fromkeys(("human", "user"), "user"),
-    **dict.fromkeys(("gpt", "assistant", "model", "function_call"), "assistant"),
+    **dict.fromkeys(("gpt", "assistant", "model", "chatgpt", "bing", "bard", "function_call"), "assistant"),
     **dict.fromkeys(("observation", "tool"), "tool"),
     "system": "system",
 }
@@ -58,7 +58,7 @@ class Format:
 
 
 def _share_gpt(row: Row, name: str) -> object:
-    turns = row["conversations"]
+    turns = row["conversations"] or []
     if not isinstance(turns, list):
         raise DataError(f"{name}: field 'conversations' is not a list of messages")
     return [*_system(row), *turns]
@@ -335,8 +335,8 @@ def _known_form(row: Row, text: type = object) -> Format | None:
 
 
 def _only_text(row: Row, source: str) -> Format:
-    """Returns the format of a row's only field of strings, where no other holds messages, as in preference data."""
-    texts = [key for key, value in row.items() if isinstance(value, str) or _is_chat(value)]
+    """Returns the format of a row's only field of strings, where no other holds messages or more, as in preferences."""
+    texts = [key for key, value in row.items() if isinstance(value, (str, list, dict))]
     if len(texts) != 1 or not isinstance(row[texts[0]], str):
         raise DataError(f"{source} has no field 'text'; choose one: {', '.join(row) or 'none'}", "text_field")
     return replace(_form_of(texts[0]), what=f"texts, read from the field {texts[0]!r}, the only one of strings")

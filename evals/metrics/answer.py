@@ -66,7 +66,7 @@ def _recommended(stored: Stored, ppl: dict[str, float], few: str, whole: bool) -
     remarks = {}
     if first == TRUNCATION and len(stored.ranked) > 1:
         apart = "below every schedule" if of_schedules == AS_IS else "the best schedule"
-        remark = _undecided(stored, not_apart, ppl, whole) or apart
+        remark = _undecided(stored, "it", not_apart, ppl, whole) or apart
         if few or rivals:
             remark = "the lowest of the schedules"
         remarks = {of_schedules: f", {remark}"}
@@ -76,21 +76,22 @@ def _recommended(stored: Stored, ppl: dict[str, float], few: str, whole: bool) -
     if not others:
         return f"At {longest:,} tokens, {name} has a perplexity of {figures}"
     if few or rivals:
-        why = f"but {few}" if few else _undecided(stored, rivals, ppl, whole)
+        why = f"but {few}" if few else _undecided(stored, stored.markdown_name(first), rivals, ppl, whole)
         return f"At {longest:,} tokens, {name} has the lowest perplexity: {figures}, {why}"
     return f"At {longest:,} tokens, use {name}: lowest perplexity, {figures}"
 
 
-def _undecided(stored: Stored, rivals: list[str], ppl: dict[str, float], whole: bool) -> str:
+def _undecided(stored: Stored, lowest: str, rivals: list[str], ppl: dict[str, float], whole: bool) -> str:
     """Names the nearest rival of the lowest perplexity, and the others or their number; "" if there is none.
 
     Args:
+        lowest: the name of what has the lowest perplexity.
         rivals: the labels that are not significantly worse.
     """
     if not rivals:
         return ""
     nearest = sorted(rivals, key=lambda label: ppl.get(label, math.inf))
-    names = ["it", *map(stored.markdown_name, nearest)]
+    names = [lowest, *map(stored.markdown_name, nearest)]
     if len(rivals) > 1 and not whole:
         names[2:] = [f"{len(rivals) - 1} more"]
     return f"undecided between {', '.join(names[:-1])} and {names[-1]}"

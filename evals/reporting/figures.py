@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from ...output.formatting import Grid
 from ...output.plotting import COLOURS, in_style
 from ..facts import TRUNCATION
-from ..metrics import by_position, drawing
-from ..metrics.cells import digits, interval_cell, table
+from ..metrics import against_truncation, by_position, drawing
+from ..metrics.cells import interval_cell, table
 from ..metrics.drawing import Axis, Point
 from ..metrics.paired import difference
 from ..metrics.perplexity import truncated
@@ -53,8 +53,15 @@ Changes = Mapping[Series, Mapping[int, Estimate]]
 
 
 def changes_from(base: Series, series: Sequence[Series]) -> Changes:
-    """Returns the change of every other series from one, at every length of both, if they scored the same tokens."""
+    """Returns the change of every other series from one, at every length of both, if they scored the same tokens.
+
+    Changes from truncation are those of its own run, on the tokens past the trained length.
+    """
     found: dict[Series, dict[int, Estimate]] = {}
+    if base.schedule == TRUNCATION:
+        own = {each.schedule: each for each in series if each.result is base.result}
+        for row in against_truncation.METRIC.rows(base.result):
+            found.setdefault(own[row.schedule], {})[row.length] = row.change
     for each in series:
         for length in each.result.lengths:
             change = difference(each.result, each.schedule, base.result, base.schedule, length)
@@ -91,10 +98,7 @@ def against_length(series: Sequence[Series], key: str) -> tuple[str, Grid] | Non
             if row.schedule != each.schedule or value is None:
                 continue
             lines.setdefault(each, []).append((row.length, value, low, high))
-            text = digits(value, 4)
-            if key in ("ppl", "tail_nll"):
-                text = interval_cell(value, low, high, row.interval)
-            cells.append((each.label, row.length, text))
+            cells.append((each.label, row.length, interval_cell(value, low, high, row.interval)))
     if not lines:
         return None
     figure = _by_length(f"curve-{key}", lines, QUANTITIES[key], log=key == "ppl")

@@ -5,11 +5,9 @@ It needs no network, and a few lines of JavaScript only for its switches. Its ta
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import date
-from importlib import resources
 from pathlib import Path
 from typing import cast
 
@@ -31,8 +29,8 @@ from .runs import StoredRun
 from .summary import compared
 
 FEW = 10
-"""The most schedules of which each may be compared with; with more, only the baseline of each run. A longer list does
-not stay on the screen."""
+"""The most schedules of which each may be compared with; with more, only the baseline and truncation of each run. A
+longer list does not stay on the screen."""
 
 
 def page(runs: Sequence[StoredRun], title: str | None = None) -> str:
@@ -50,7 +48,6 @@ def page(runs: Sequence[StoredRun], title: str | None = None) -> str:
         from jinja2 import Environment, PackageLoader
     except ImportError as error:
         raise RopescaleError(f"the report needs {error.name or error}; pip install 'ropescale[report]'") from error
-    files = resources.files(__package__ or "ropescale.evals.reporting")
     loader = PackageLoader("ropescale.evals.reporting", ".")
     plain = lambda value: visible_lines(value) if type(value) is str else value  # noqa: E731
     environment = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, finalize=plain)
@@ -65,14 +62,11 @@ def page(runs: Sequence[StoredRun], title: str | None = None) -> str:
             figure = _figure(number, run)
             html = visible_lines(to_html(run.report))
             parts.append({"name": run.name, "said": run.sentences, "html": html, "figure": figure})
-    data = json.dumps(finite(page_data(runs)), allow_nan=False)
     return environment.get_template("page.html").render(
         title=title,
         runs=parts,
         compared=to_html(compared(runs)),
-        json=data.replace("<", "\\u003c"),  # may stand inside <script>
-        css=(files / "page.css").read_text(encoding="utf-8"),
-        script=(files / "page.js").read_text(encoding="utf-8"),
+        data=finite(page_data(runs)),
         few=FEW,
         cell=change_cell,
         folding=lambda text: visible_lines(folding(text)),
@@ -100,9 +94,10 @@ def _sections(series: Sequence[Series]) -> Data:
             figure, table = found
             views.append({"key": key, "name": name, "figure": figure, "table": to_html([table])})
     firsts = [each for each in schedules if each.schedule == each.result.baseline]
+    bases = [*(schedules if len(schedules) <= FEW else firsts), *series[len(schedules) :]]
     return {
         "curves": views,
-        "bases": [_against(each, schedules) for each in (schedules if len(schedules) <= FEW else firsts)],
+        "bases": [_against(each, schedules) for each in bases],
         "base": firsts[0].number,
         "position": figures.positions(schedules),
     }

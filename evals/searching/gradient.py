@@ -159,10 +159,8 @@ class Trials:
         self.spent += tokens
         trials += [Trial(self.spent, point, loss) for point, loss in zip(points, losses, strict=True)]
         if is_new:
-            where = " held out" if trials is self.checks else ""
             first = self.checks[0].loss
             best = least(self.checks).loss
-            state = f"loss {min(losses):.4f}{where} (held out {first:.4f} at first, {best:.4f} at best)"
-            self._progress.say(state)
+            self._progress.say(f"held-out loss {first:.4f}, best {best:.4f}")
             self._progress.add(tokens)
         return slope

@@ -118,7 +118,7 @@ class SearchRun:
             with (
                 evaluating(self.learner.model),
                 self.live.patched(),
-                Progress("search: gradient", budget.most, shown) as progress,
+                Progress("search", budget.most, shown) as progress,
             ):
                 with torch.inference_mode():
                     self.learner.check(choosing[0].ids)

@@ -17,8 +17,8 @@ from .formatting import Block, Grid, Page, markdown
 _LINE = 100
 """The longest line of prose in characters, on any terminal."""
 
-_WORD = 28
-"""The longest word in characters; longer words are cut."""
+_WORD = 22
+"""The longest word in characters; longer words are cut. Shorter cells stay on one line."""
 
 
 _COMMAND = re.compile(r"\b(?:ropescale [a-z]+|pip install|python -m) ")
@@ -26,9 +26,9 @@ _COMMAND = re.compile(r"\b(?:ropescale [a-z]+|pip install|python -m) ")
 
 
 class _Cells(textwrap.TextWrapper):
-    """Wraps cells; a line may also break after a slash, or a comma that does not group thousands."""
+    """Wraps cells; a line may also break after a slash, colons, or a comma that does not group thousands."""
 
-    wordsep_re = re.compile(r"(\s+|\S*?(?:,(?!\d{3}\b)|/))")
+    wordsep_re = re.compile(r"(\s+|\S*?(?:,(?!\d{3}\b)|/|:+))")
 
 
 def fitted_to(stream: TextIO | None, page: Page) -> str:
@@ -100,7 +100,7 @@ def _pieces(table: Grid, width: int) -> Iterator[Grid]:
     left = list(range(1, len(table.header)))
     while left:
         count = len(left)
-        while count > 1 and _across(_only(table, [0, *left[:count]]).widths) > width:
+        while count > 1 and _across(_least(_only(table, [0, *left[:count]]))) > width:
             count -= 1
         yield _only(table, [0, *left[:count]])
         left = left[count:]
@@ -143,8 +143,9 @@ def _html(table: Grid) -> str:
 
 
 def folding(cell: str) -> str:
-    """Returns a cell as HTML that may break where one on a terminal may, and before a dot or after an underscore."""
-    return re.sub(r"(,(?!\d{3}\b)|[/:=_]|(?=\.[a-z]))", r"\1<wbr>", _text(cell))
+    """Returns a cell as HTML; a long one may break after a comma, a slash or a colon, and before a dot."""
+    text = _text(cell)
+    return text if len(cell) <= _WORD else re.sub(r"(,(?!\d{3}\b)|[/:]+|(?=\.[a-z]))", r"\1<wbr>", text)
 
 
 def _text(text: str) -> str:

@@ -65,7 +65,7 @@ LINES = f"chats are written as lines that begin with User: and Assistant:, {WHY}
 HEADINGS = f"chats are written below ### Instruction: and ### Response:, {WHY}"
 TRAINING = [
     ([{"messages": ASKED}], [ASKED], ["messages, read as chats", LINES]),
-    ([{"messages": TURNS}], [ASKED], ["messages, read as chats", LINES]),
+    ([{"messages": [TURNS[0], {**TURNS[1], "from": "ChatGPT"}]}], [ASKED], ["messages, read as chats", LINES]),
     ([{"messages": NAMED}], [NAMED], ["messages, read as chats", LINES]),
     ([{"messages": "x", "instruction": ASKED[0]["content"], "output": "Hi, Ann."}], [ASKED], ["Alpaca", HEADINGS]),
     ([{"id": 1, "conversations": TURNS, "system": "Be brief."}], [[SYSTEM, *ASKED]], ["ShareGPT", LINES]),
@@ -180,7 +180,6 @@ WRONG = [
     ("a.parquet", b"not parquet", "not a readable parquet file"),
     ("rows.json", b'[{"text": "one"}', "rows.json is not readable JSON: "),
     ("rows.json", b'[{"text": "one"}, 3]', "rows.json row 1 is not an object, a text or a list of messages"),
-    ("rows.json", b'[{"prompt": "x", "chosen": [{}], "rejected": [{}]}]', "'text'; choose one: prompt, chosen"),
     ("rows.jsonl", b'{"conversations": [{"from": "narrator", "value": "x"}]}', "message 1 is from 'narrator', whi"),
     ("rows.jsonl", b'{"conversations": [{"from": "human"}, {"value": "x"}]}', "message 2 of .* has no role"),
     ("rows.jsonl", b'{"instruction": "x", "output": "y", "history": ["z"]}', "is not a list of pairs"),
@@ -192,6 +191,7 @@ WRONG = [
     ("rows.jsonl.gz", b"no JSON", "rows.jsonl.gz line 1 is not JSON"),
     ("row.json", b'{\n "a": [1],\n "text": "x"\n}\n{\n}', "row.json is not readable JSON: Extra data"),
     ("row.json", b'{"name": "x", "version": "2"}', "no field 'text'; choose one: name, version"),
+    ("row.json", b'[{"id": "0", "data": ["a", "b"]}]', "no field 'text'; choose one: id, data"),
 ]
 
 

@@ -6,6 +6,7 @@ import html
 import io
 import json
 import re
+from datetime import date
 
 import numpy as np
 import pytest
@@ -186,14 +187,15 @@ def check_first(sentence, result, ppl, decides):
         rivals = open_ | ({"truncation"} if signs.get(name, -1) != -1 else set())
     assert (", use " in sentence) == (decides and not rivals and len(ppl) > 1)
     assert ("a verdict needs 10 documents" in rest) == (not decides and len(ppl) > 1)
-    undecided = re.search(r"undecided between it(?: and|,) (\S+?)(?: and (\d+) more)?(?:[;)]|$)", rest)
+    undecided = re.search(r"undecided between (\S+?)(?: and|,) (\S+?)(?: and (\d+) more)?(?:[;)]|$)", rest)
     among = rivals if rivals else open_ if name == "truncation" else set()
     assert bool(undecided) == (decides and bool(among) and len(ppl) > 1)
     if undecided:
-        nearest, more = undecided.groups()
-        assert nearest in among and ppl.get(nearest) == min((ppl[each] for each in among & {*ppl}), default=None)
+        whose, nearest, more = undecided.groups()
+        assert whose in ("it", name) and nearest in among
+        assert ppl.get(nearest) == min((ppl[each] for each in among & {*ppl}), default=None)
         assert int(more or 0) == len(among) - 1
-        named = re.findall(r"undecided between it, (.*?) and (\S+?)(?:[;)]|\.$)", result.to_markdown(), re.MULTILINE)
+        named = re.findall(r"undecided between \S+, (.*?) and (\S+?)(?:[;)]|\.$)", result.to_markdown(), re.MULTILINE)
         assert [{*several.split(", "), last} for several, last in named] == [among] * bool(more)
     best = "the best schedule" in rest or "below every schedule" in rest
     truncated = name == "truncation" and len(of_schedules) > 1
@@ -417,7 +419,7 @@ def test_more_models_are_a_table_by_length_and_another_text_is_only_named(tmp_pa
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_printed_winner_and_truncation_are_in_every_artefact_of_a_run(tmp_path, ran, seed):
+def test_the_printed_winner_and_truncation_are_in_every_artefact_of_a_run(tmp_path, ran, monkeypatch, seed):
     """Random models, lengths, schedules and numbers of documents, which a model under a schedule has written."""
     rng = np.random.default_rng(seed)
     model, run = llama(seed, vocab_size=257), tmp_path / "run"
@@ -429,7 +431,9 @@ def test_the_printed_winner_and_truncation_are_in_every_artefact_of_a_run(tmp_pa
         texts = model.generate(first, do_sample=True, top_k=0, max_new_tokens=127, pad_token_id=0, eos_token_id=None)
     (tmp_path / "d.jsonl").write_text("".join(json.dumps({"input_ids": ids}) + "\n" for ids in texts.tolist()))
     words = ["-o", run, "--lengths", f"{rng.integers(20, 90)},128", *(f"--schedule={each}" for each in schedules)]
-    printed = ran("eval", folder, "--data", tmp_path / "d.jsonl", *words)[0].partition("\n\n|")[0]
+    pictures = []
+    monkeypatch.setattr("ropescale.evals.results.saving.drawn", lambda draw: pictures.append(draw()) or b"")
+    printed, _, tables = ran("eval", folder, "--data", tmp_path / "d.jsonl", *words)[0].partition("\n\n|")
     ran("report", run, "-o", tmp_path / "page.html")
     page, report = (tmp_path / "page.html").read_text().replace("<wbr>", ""), (run / "REPORT.md").read_text()
     named = r"At 128 tokens, (?:use )?(\S+?)(?: \(.*?\))?(?: has the lowest .*?:|: lowest perplexity,| has .* of) "
@@ -440,7 +444,12 @@ def test_the_printed_winner_and_truncation_are_in_every_artefact_of_a_run(tmp_pa
     assert all(f"<span>{html.escape(line)}</span>" in page for line in printed.splitlines())
     embedded = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL)[1])["run"]
     csvs = [(run / "results.csv").read_text(), embedded["csv"]]
-    curves = {line.get_label(): line.lines[0].get_ydata()[-1] for line in Result.load(run).plot().axes[0].containers}
+    lines = {line.get_label(): line.lines[0] for line in pictures[0].axes[0].containers}
+    curves = {label: line.get_ydata()[-1] for label, line in lines.items()}
+    assert [label for label, line in lines.items() if line.get_color() == "#777777"] == [TRUNCATION] * bool(truncated)
+    rest = next(line for line in tables.splitlines() if line.startswith("Measured on "))
+    about = f"{folder.name} on {tmp_path / 'd.jsonl'}, {date.today()}. {rest}"
+    assert " ".join(pictures[0].get_supxlabel().split()) == " ".join([*printed.splitlines(), about])
     for label, value in wanted.items():
         rows = [row for text in csvs for row in csv.DictReader(io.StringIO(text))]
         values = [float(row["ppl"]) for row in rows if (row["schedule"], row["length"]) == (label, "128")]

@@ -69,7 +69,7 @@ def test_the_best_schedule_is_used_if_intervals_that_hold_together_show_it():
     open_, apart = rows["other", "as-is"], rows["third", "as-is"]
     assert (open_.mean, open_.low, open_.high) == pytest.approx((0.2, low, 0.4 - low), abs=1e-4)
     assert (open_.agreeing, open_.documents) == (6, 12) and apart.low > 0
-    assert result.sentences()[0].endswith("undecided between it and other.")
+    assert result.sentences()[0].endswith("undecided between as-is and other.")
     assert made_up([1.0, 2.0] * 4).verdicts == [] and made_up([1.0], [2.0]).verdicts[0].low is None
 
 

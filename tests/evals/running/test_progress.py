@@ -29,6 +29,11 @@ def test_the_bar_ends_with_the_perplexity_of_the_table(monkeypatch):
         assert f"ppl {row.ppl:.4g}" in last and "tok/s" in last and "192/192" in last
     [total] = {re.search(r"\d+/(\d+) ", line)[1] for line in drawn if line.startswith("whole run:")}
     assert int(total) >= 2 * 192
+    rows, at, column = [""] * 99, 0, 0  # the screen at the end, on which no bar is left in the way of a note
+    for move, piece in re.findall(r"([\r\n]|\x1b\[A|)([^\r\n\x1b]*)", terminal.getvalue()):
+        at, column = at + (move == "\n") - (move == "\x1b[A"), 0 if move in ("\r", "\n") else column
+        rows[at] = rows[at][:column].ljust(column) + piece + rows[at][(column := column + len(piece)) :]
+    assert re.match(r"[\d,]+ tokens in ", rows[at - 1]) and "whole run" not in "".join(rows)
 
 
 def test_nothing_is_drawn_into_a_file_and_nothing_said_that_was_not_asked_for(monkeypatch, capsys):
@@ -39,19 +44,7 @@ def test_nothing_is_drawn_into_a_file_and_nothing_said_that_was_not_asked_for(mo
     assert "\r" not in (err := capsys.readouterr().err) and "%" not in err and "memory" in err
 
 
-def test_into_a_file_goes_a_line_a_minute_with_the_perplexity_of_all_that_is_scored(monkeypatch, capsys):
-    now = [1000.0]
-    monkeypatch.setattr("tqdm.std.time", lambda: now[0])
-    with Progress("as-is at 64", 1000, True) as progress:
-        for _ in range(10):
-            now[0] += 25
-            progress.add(100, np.full(90, math.log(10 if now[0] < 1030 else 20), np.float32))
-    said = capsys.readouterr().err.splitlines()
-    assert [line.partition("%")[0] for line in said] == [f"as-is at 64:  {n}" for n in (30, 60, 90)]  # not at the end
-    assert "300/1.00k [01:15<02:55, 4.00tok/s, ppl 15.87]" in said[0]
-
-
-def test_into_a_file_go_only_the_lines_of_the_whole_run(monkeypatch, capsys):
+def test_into_a_file_goes_a_line_of_the_whole_run_a_minute_with_the_perplexity_of_what_is_scored(monkeypatch, capsys):
     now = [1000.0]
     monkeypatch.setattr("tqdm.std.time", lambda: now[0])
     with Progress("whole run", 2000, True, line=1) as whole:
@@ -59,8 +52,10 @@ def test_into_a_file_go_only_the_lines_of_the_whole_run(monkeypatch, capsys):
             with Progress(title, 1000, True, whole=whole) as progress:
                 for _ in range(10):
                     now[0] += 25
-                    progress.add(100, np.full(90, math.log(20), np.float32))
+                    progress.add(100, np.full(90, math.log(10 if now[0] < 1030 else 20), np.float32))
                     whole.add(100)
     said = capsys.readouterr().err.splitlines()
-    assert [line.partition("%")[0] for line in said] == [f"whole run:  {n}" for n in (15, 30, 45, 60, 75, 90)]
-    assert "300/2.00k [01:15<07:05, 4.00tok/s, as-is at 64, ppl 20.00]" in said[0] and "yarn at 64" in said[-1]
+    assert [line.partition("%")[0] for line in said] == [
+        f"whole run:  {n}" for n in (15, 30, 45, 60, 75, 90)
+    ]  # not at the end
+    assert "300/2.00k [01:15<07:05, 4.00tok/s, as-is at 64, ppl 15.87]" in said[0] and "yarn at 64" in said[-1]
