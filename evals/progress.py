@@ -107,15 +107,6 @@ class Progress:
         self._bar.pos = 0  # where it is now
         self._bar.close()
 
-    @property
-    def left(self) -> str:
-        """The time left at the rate so far, such as ``01:30``; "" before the first batch."""
-        bar = self._bar
-        if not bar.n:
-            return ""
-        rate = bar.format_dict["elapsed"] / bar.n
-        return bar.format_interval(rate * (bar.total - bar.n))
-
     def expect(self, tokens: int) -> None:
         """Sets the number of tokens that are still to be fed."""
         self._bar.total = self._bar.n + tokens

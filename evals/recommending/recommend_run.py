@@ -202,10 +202,7 @@ class RecommendRun:
         def measure(left: Sequence[str], windows: Sequence[int]) -> Result:
             title = f"round {next(numbers)}: {len(left)} schedules"
             self.notes.tell(f"{title}, {len(windows)} window{'s' * (len(windows) != 1)} more")
-            losses = self._measure(left, windows, title)
-            if self._progress.left:
-                self.notes.tell(f"at this rate, at most {self._progress.left} to go")
-            return losses
+            return self._measure(left, windows, title)
 
         return run_race(specs, self.objective.weights, self.race, always, self._most, measure)
 

@@ -433,7 +433,7 @@ def test_the_printed_winner_and_truncation_are_in_every_artefact_of_a_run(tmp_pa
     words = ["-o", run, "--lengths", f"{rng.integers(20, 90)},128", *(f"--schedule={each}" for each in schedules)]
     pictures = []
     monkeypatch.setattr("ropescale.evals.results.saving.drawn", lambda draw: pictures.append(draw()) or b"")
-    printed, _, tables = ran("eval", folder, "--data", tmp_path / "d.jsonl", *words)[0].partition("\n\n|")
+    printed = ran("eval", folder, "--data", tmp_path / "d.jsonl", *words)[0].partition("\n\n|")[0]
     ran("report", run, "-o", tmp_path / "page.html")
     page, report = (tmp_path / "page.html").read_text().replace("<wbr>", ""), (run / "REPORT.md").read_text()
     named = r"At 128 tokens, (?:use )?(\S+?)(?: \(.*?\))?(?: has the lowest .*?:|: lowest perplexity,| has .* of) "
@@ -447,8 +447,7 @@ def test_the_printed_winner_and_truncation_are_in_every_artefact_of_a_run(tmp_pa
     lines = {line.get_label(): line.lines[0] for line in pictures[0].axes[0].containers}
     curves = {label: line.get_ydata()[-1] for label, line in lines.items()}
     assert [label for label, line in lines.items() if line.get_color() == "#777777"] == [TRUNCATION] * bool(truncated)
-    rest = next(line for line in tables.splitlines() if line.startswith("Measured on "))
-    about = f"{folder.name} on {tmp_path / 'd.jsonl'}, {date.today()}. {rest}"
+    about = f"{folder.name} on {tmp_path / 'd.jsonl'}, {date.today()}. {Result.load(run).rests_on()}"
     assert " ".join(pictures[0].get_supxlabel().split()) == " ".join([*printed.splitlines(), about])
     for label, value in wanted.items():
         rows = [row for text in csvs for row in csv.DictReader(io.StringIO(text))]

@@ -169,8 +169,7 @@ def test_a_searched_schedule_is_found_on_the_races_text_and_judged_on_the_other(
     searched = f"{5_000 // TARGET * TARGET:,}"
     err = capsys.readouterr().err
     said = re.search(rf"at most ([\d,]+) tokens to feed .*, {searched} of them in the search", err)
-    assert said and found.protocol["tokens_fed"] <= int(said[1].replace(",", ""))
-    assert re.search(r"tokens/s\nat this rate, at most \d\d:\d\d to go\nround 2: ", err)
+    assert said and found.protocol["tokens_fed"] <= int(said[1].replace(",", "")) and "tokens/s\nround 2: " in err
     searched = [row for row in found.rows if "truncate=false" in row.schedule]
     assert [(row.finalist, row.windows, row.rounds) for row in searched] == [(True, 6, 0)]
     assert searched[0].schedule in {row.schedule for row in found.finalists}
