@@ -158,8 +158,9 @@ def windows_by_document(windows: Sequence[int], chosen: Iterable[int]) -> list[i
         chosen: the numbers of the windows.
     """
     wanted = set(chosen)
-    texts = pairwise(accumulate(windows, initial=0))
-    return list(filter(None, (len(wanted.intersection(range(*edges))) for edges in texts)))
+    documents = pairwise(accumulate(windows, initial=0))
+    counts = [len(wanted.intersection(range(first, stop))) for first, stop in documents]
+    return [count for count in counts if count]
 
 
 # --- Cutting texts ---

@@ -166,8 +166,11 @@ def mean_of(stored: Stored, values: PerWindow, most: float = math.inf) -> Estima
 
 def reaching(losses: Iterable[np.ndarray], start: int, stop: int) -> PerWindow:
     """Returns the losses at positions from ``start`` to before ``stop``; none of a window that ends before ``stop``."""
-    # Index 0 is position 1.
-    return [nll[start - 1 : stop - 1] if len(nll) >= stop - 1 else nll[:0] for nll in losses]
+    found = []
+    for nll in losses:
+        is_whole = len(nll) >= stop - 1  # index 0 is position 1
+        found.append(nll[start - 1 : stop - 1] if is_whole else nll[:0])
+    return found
 
 
 class Marked(NamedTuple):

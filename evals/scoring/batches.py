@@ -161,8 +161,11 @@ def assembled(plan: BatchPlan[Feed], finished: Finished, name: str) -> list[np.n
     found: list[list[np.ndarray]] = [[] for _ in plan.sizes]
     for feed, numbers in sorted(pieces, key=lambda piece: piece[0].window.start):
         found[feed.document].append(numbers)
-    # A piece that is alone is not copied.
-    return [each[0] if len(each) == 1 else np.concatenate([np.empty(0, np.float32), *each]) for each in found]
+    whole: list[np.ndarray] = []
+    for each in found:
+        is_alone = len(each) == 1  # and is not copied
+        whole.append(each[0] if is_alone else np.concatenate([np.empty(0, np.float32), *each]))
+    return whole
 
 
 def plan_pass(
