@@ -204,11 +204,11 @@ class Encoded:
     """The tokens of a text or of a part of a text.
 
     Attributes:
-        ids: int64 [tokens].
+        ids: the tokens.
         byte_ends: as in :class:`ropescale.evals.data.documents.Document`.
     """
 
-    ids: np.ndarray
+    ids: list[int]
     byte_ends: np.ndarray | None
 
     def __len__(self) -> int:
@@ -216,8 +216,7 @@ class Encoded:
 
     def listed(self) -> list[int]:
         """Returns the ids as a list in which equal numbers are one object: 8 bytes per token instead of 40."""
-        ids = self.ids.tolist()
-        return list(map(_NUMBERS.setdefault, ids, ids))
+        return list(map(_NUMBERS.setdefault, self.ids, self.ids))
 
     def part(self, start: int, stop: int | None = None) -> Encoded:
         """Returns a slice of the tokens."""
@@ -262,7 +261,7 @@ class TextEncoder:
                 f"the tokenizer cannot read this text: {reason}; correct the patterns in its tokenizer.json"
             ) from None
         ends = byte_ends_of(text, encoded["offset_mapping"]) if self.fast else None
-        return Encoded(np.array(encoded["input_ids"], np.int64), ends)
+        return Encoded(encoded["input_ids"], ends)
 
 
 def _settles(part: bytes, found: Encoded, count: int) -> bool:

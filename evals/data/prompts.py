@@ -72,7 +72,7 @@ class PromptRow:
         """
         text, found, start = followed_by(self.prompt, self.joined or ", ".join(self.answers), encoder)
         scored = np.arange(len(found)) >= start
-        return Document(self.name, found.ids.tolist(), found.byte_ends, sha256(text.encode()), "prompt", scored)
+        return Document(self.name, found.ids, found.byte_ends, sha256(text.encode()), "prompt", scored)
 
 
 def followed_by(prompt: str, answer: str, encoder: TextEncoder) -> tuple[str, Encoded, int]:
@@ -85,7 +85,7 @@ def followed_by(prompt: str, answer: str, encoder: TextEncoder) -> tuple[str, En
     found = encoder.whole(text)
     if found.byte_ends is not None:
         return text, found, int(np.searchsorted(found.byte_ends, len(prompt.encode()), side="right"))
-    alone = encoder.whole(prompt.rstrip()).ids
+    alone = np.array(encoder.whole(prompt.rstrip()).ids, np.int64)
     same = alone[: len(found)] == found.ids[: len(alone)]
     return text, found, int(np.argmin(same)) if not same.all() else len(same)
 

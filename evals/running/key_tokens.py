@@ -66,7 +66,7 @@ class KeysRun:
         self._cut = 0
         for text in _written(texts):
             tokens = encoder.first(text.encoded, max_length + 1 - len(prefix))
-            ids = [*prefix, *tokens.ids.tolist()]
+            ids = [*prefix, *tokens.ids]
             self._cut += len(ids) > max_length
             ends = np.concatenate([np.zeros(len(prefix), np.int64), cast(np.ndarray, tokens.byte_ends)])
             self._documents.append(Document(text.name, ids[:max_length], ends[:max_length], text.sha256))
