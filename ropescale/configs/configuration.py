@@ -295,8 +295,7 @@ class Configuration:
         recorded = next((each for each in (top, inner, beside) if each is not None), None)
         if recorded is not None:
             return whole(recorded, name)
-        usual = text.family.trained.get(max_length, max_length)
-        return next(map(_tokens, originals_in(self.section)), usual)
+        return next(map(_tokens, originals_in(self.section)), text.family.trained.get(max_length, max_length))
 
 
 def _tokens(reading: StatedLength) -> int:

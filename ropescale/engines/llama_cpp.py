@@ -116,9 +116,8 @@ def _spec(serving: Serving) -> tuple[str, ...]:
     if serving.source.spec or layers.key != ALL_LAYERS or layers.kind != "longrope" or layers.changes_with_length:
         return serving.source.spec
     factors = list(layers.parameters["long_factor"])
-    scale = layers.attention_factor
-    table = json.dumps({"name": "table", "factors": factors, "attention_factor": scale})
-    vendors = ("--replace-scaling",) if serving.is_vendors else serving.source.scaled and ("--replace-scaling",)
+    table = json.dumps({"name": "table", "factors": factors, "attention_factor": layers.attention_factor})
+    vendors = ["--replace-scaling"] if serving.is_vendors or serving.source.scaled else []
     return ("--schedule", table, "--target-length", str(serving.length), *vendors)
 
 
@@ -141,8 +140,9 @@ def route_of(serving: Serving) -> Literal["options", "table", "converted", "patc
         return "table"
     if not _survives(serving) or not _reaches(_changed(serving)):
         return None
-    unwritten = "patched" if _spec(serving) else None
-    return "converted" if serving.is_written else unwritten
+    if serving.is_written:
+        return "converted"
+    return "patched" if _spec(serving) else None
 
 
 def _survives(serving: Serving) -> bool:

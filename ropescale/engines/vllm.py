@@ -152,8 +152,8 @@ class VLLMEngine(Engine):
         stated = (section.get(name) for section in sections for name in ("dtype", "torch_dtype"))
         # vLLM loads float32 checkpoints in half precision by default (config/model.py)
         is_float32 = str(next(filter(None, stated), "")).removeprefix("torch.") == "float32"
-        note = _HALVED if is_float32 else ""
-        return [shell(*words, *serving.trusting, *option("--hf-overrides", told), note=note)]
+        words += [*serving.trusting, *option("--hf-overrides", told)]
+        return [shell(*words, note=_HALVED if is_float32 else "")]
 
     def positions(self, serving: Serving) -> int:
         """Returns the ``max_position_embeddings`` that the engine needs.
@@ -176,11 +176,10 @@ class VLLMEngine(Engine):
         if layers.kind == "dynamic" and not {"alpha", "max_trained_positions"} & parameters.keys():
             return {**parameters, "max_trained_positions": layers.rope.original_length}
         scale = layers.attention_factor
-        original = layers.rope.original_length
-        if layers.kind == "longrope" and not math.isclose(longrope_scale(layers, positions), scale):
-            mscales = {"short_mscale": scale, "long_mscale": scale}
-            return {**parameters, "original_max_position_embeddings": original, **mscales}
-        return parameters
+        if layers.kind != "longrope" or math.isclose(longrope_scale(layers, positions), scale):
+            return parameters
+        mscales = dict.fromkeys(("short_mscale", "long_mscale"), scale)
+        return {**parameters, "original_max_position_embeddings": layers.rope.original_length, **mscales}
 
 
 # ---------------------------------------------------------------------------------------------------------
