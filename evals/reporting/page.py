@@ -67,7 +67,6 @@ def page(runs: Sequence[StoredRun], title: str | None = None) -> str:
         runs=parts,
         compared=to_html(compared(runs)),
         data=finite(page_data(runs)),
-        few=FEW,
         cell=change_cell,
         folding=lambda text: visible_lines(folding(text)),
         series=[(each, style_of(each.number, each.schedule)) for each in series],
