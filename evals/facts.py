@@ -19,6 +19,9 @@ REFERENCE = "remapped positions (reference, not exportable)"
 """The start of the labels of remapped positions, which no sentence recommends."""
 
 
+Key = tuple[str, int]
+"""The label of a schedule, and a length."""
+
 PerWindow = list[np.ndarray]
 """One array per window, such as the losses of its tokens, NaN for tokens that do not count."""
 

@@ -39,6 +39,9 @@ Json = Mapping[str, object]
 Data = dict[str, object]
 """A JSON object, or other values by name, for its receiver to keep."""
 
+Contents = Mapping[str, bytes]
+"""The content of files, by name."""
+
 T = TypeVar("T")
 
 

@@ -107,6 +107,11 @@ class Checkpoint:
             return model
         return attached(model, adapter.folder, self.tokenizer() if has_tokenizer(adapter.folder) else None)
 
+    @cached_property
+    def configs(self) -> tuple[Json, Json]:
+        """The configuration without ropescale's scaling, and the unchanged configuration. Does not need the weights."""
+        return read_configs(self.name, self.revision)
+
 
 class OpenedModel(ABC):
     """A model before it is loaded.
@@ -195,9 +200,9 @@ class OnDisk(OpenedModel):
     def sharing(self) -> Sharing:
         return Sharing(self.checkpoint.tp, self.checkpoint.device_map, self.checkpoint.device)
 
-    @cached_property
+    @property
     def configs(self) -> tuple[Json, Json]:
-        return read_configs(self.checkpoint.name, self.checkpoint.revision)
+        return self.checkpoint.configs
 
     def backend(self, here: World, logits_bytes: int | None = None) -> Backend:
         from .loaded import LoadedModel

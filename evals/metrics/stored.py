@@ -25,6 +25,7 @@ from ..facts import (
     TRUNCATION,
     DataFacts,
     Divergence,
+    Key,
     ModelFacts,
     Pass,
     PerWindow,
@@ -151,7 +152,7 @@ class Stored(Measured):
     windows: list[int] = field(default_factory=list)
     truncation: Truncation | None = None
     whole: int | None = None
-    _totals: dict[tuple[str, int], Totals] = field(default_factory=dict, init=False, compare=False)
+    _totals: dict[Key, Totals] = field(default_factory=dict, init=False, compare=False)
 
     @property
     def groups(self) -> int:
@@ -215,7 +216,7 @@ class Stored(Measured):
         return intervals.average(intervals.grouped(sums, self.windows), intervals.grouped(counts, self.windows), level)
 
     @cached_property
-    def read_from(self) -> dict[tuple[str, int], Pass]:
+    def read_from(self) -> dict[Key, Pass]:
         """The pass that contains the losses of each schedule and length: schedules in order, lengths ascending."""
         return {(run.schedule, length): run for run in self.passes for length in run.lengths}
 

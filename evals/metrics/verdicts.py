@@ -18,7 +18,7 @@ from itertools import combinations, groupby, product
 from ...errors import DataError
 from ...lengths import parse_length
 from ...output.formatting import Page, brief, grid
-from ..facts import AS_IS, TRUNCATION
+from ..facts import AS_IS, TRUNCATION, Key
 from ..statistics.intervals import CONCLUSIVE, PERCENT, Average, familywise
 from .against_truncation import past
 from .base import Metric, picked, rests_on
@@ -403,7 +403,7 @@ def unmet(stored: Stored, texts: Iterable[str]) -> list[str]:
     return lines
 
 
-def _changes(stored: Stored, wanted: Iterable[Requirement]) -> dict[tuple[str, int], Average]:
+def _changes(stored: Stored, wanted: Iterable[Requirement]) -> dict[Key, Average]:
     """Returns the change against the unchanged model at every required place."""
     rows = METRIC.rows(stored)
     places = {(row.schedule, row.length) for row in rows if (row.against, row.tokens) == (AS_IS, WHOLE)}

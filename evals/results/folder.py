@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NotRequired, cast
@@ -18,11 +18,22 @@ from typing import Any, NotRequired, cast
 from typing_extensions import TypedDict
 
 from ...errors import CheckpointError, DataError
-from ...files import Data, Json, atomic_path, atomic_write, local_path, made_folder, sha256, sha256_of, translated
+from ...files import (
+    Contents,
+    Data,
+    Json,
+    atomic_path,
+    atomic_write,
+    local_path,
+    made_folder,
+    sha256,
+    sha256_of,
+    translated,
+)
 from ...output.formatting import listed, visible
 from .. import store
 from ..checking import Damaged, Parsed, fitting, sealed, unsealed
-from ..facts import DataFacts, ModelFacts, Tables
+from ..facts import DataFacts, Key, ModelFacts, Tables
 
 RESULTS = "results.json"
 LOSSES = "losses.safetensors"
@@ -213,7 +224,7 @@ def lost_from(there: Parsed, results: Parsed) -> str:
     return f"figures of {listed(parts)}, which this run leaves out" if parts else ""
 
 
-def _cells(results: Parsed) -> set[tuple[str, int]]:
+def _cells(results: Parsed) -> set[Key]:
     return {(row["schedule"], row["length"]) for row in results["rows"]}
 
 
@@ -238,7 +249,7 @@ _IDENTITY = {
 # --- writing ---
 
 
-def write(folder: Path, results: Json, files: Mapping[str, bytes], force: bool = False) -> None:
+def write(folder: Path, results: Json, files: Contents, force: bool = False) -> None:
     """Writes ``results.json`` and the files next to it, each by renaming a temporary file.
 
     Raises:

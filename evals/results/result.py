@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import numpy as np
 
 from ...errors import DataError
-from ...files import LARGEST, Data, local_path, parse_json, sha256
+from ...files import LARGEST, Contents, Data, local_path, parse_json, sha256
 from ...output.formatting import Page, definitions, escaped, listed
 from .. import checking
 from ..checking import Damaged, Parsed
 from ..data.chats import ASSISTANT
-from ..facts import TRUNCATION, Divergence, Pass, Truncation
+from ..facts import TRUNCATION, Divergence, Key, Pass, Truncation
 from ..metrics import METRICS, against_truncation, by_position, far_repeats, paired, perplexity, verdicts
 from ..metrics.answer import answer
 from ..metrics.base import rests_on
@@ -261,7 +261,7 @@ class Result(Stored, Saved):
 
     def _own_lines(self) -> list[Line]:
         header = [name for metric in self.metrics for name in metric.columns]
-        cells: dict[tuple[str, int], Data] = {key: {} for key in self.read_from}
+        cells: dict[Key, Data] = {key: {} for key in self.read_from}
         for metric in self.metrics:
             for row in metric.rows(self) if metric.columns else ():
                 for name, field in metric.columns.items():
@@ -287,7 +287,7 @@ class Result(Stored, Saved):
     def _heading(self) -> str:
         return "Perplexity against length"
 
-    def _other_files(self) -> dict[str, bytes]:
+    def _other_files(self) -> Contents:
         return {LOSSES: to_bytes(self)}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict
 from datetime import date
 from functools import partial
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
 from ...errors import RopescaleError
-from ...files import Data
+from ...files import Contents, Data
 from ...output.formatting import Grid, Page, code_span, definitions, escaped, markdown, named, visible_lines
 from ...output.plotting import add_caption, data_frame, drawn
 from ...output.wrapping import to_html
@@ -169,7 +169,7 @@ class Saved(Measured, ABC):
         """Returns every metric's part of results.json."""
         return {name: part for metric, stored in self._computed for name, part in metric.to_json(stored).items()}
 
-    def _other_files(self) -> dict[str, bytes]:
+    def _other_files(self) -> Contents:
         """Returns the content of further files, in addition to results.csv, REPORT.md and the plots, by name."""
         return {}
 
@@ -209,7 +209,7 @@ class Saved(Measured, ABC):
         folder.write(path, {**self.to_dict(), "report": report}, files, force)
         return path
 
-    def _plots(self) -> dict[str, bytes]:
+    def _plots(self) -> Contents:
         """Returns the pictures by file name; prints a note and returns an empty dict if they cannot be drawn."""
         try:
             plots = {picture.file: partial(picture.draw, stored) for picture, stored in self._pictures()}
@@ -222,7 +222,7 @@ class Saved(Measured, ABC):
                 print(f"note: no plots written; {error}", file=sys.stderr)
             return {}
 
-    def _report(self, plots: Mapping[str, bytes]) -> str:
+    def _report(self, plots: Contents) -> str:
         images = [f"![{each.caption}]({each.file})" for each, _ in self._pictures() if each.file in plots]
         heading = f"# {self._heading()}: {escaped(self._model)}"
         return markdown([heading, self.unfinished, *self.page(), *images, f"{self._about()}\n{self._written()}"])

@@ -12,8 +12,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from ...files import Contents
 from ...output.formatting import Page, escaped, visible
 from ..checking import Count, Length, Parsed, Share
+from ..facts import Key
 from ..metrics.base import Metric, Picture
 from ..metrics.cells import SENTENCE, change_cell, interval_cell, table
 from ..metrics.drawing import Curves, Point
@@ -327,7 +329,7 @@ class Retrieval(Saved):
     metrics = (ACCURACY, PAIRED, EFFECTIVE)
 
     answers: list[Answer]
-    tables: dict[tuple[str, int], str]
+    tables: dict[Key, str]
     baseline: str
 
     @property
@@ -374,9 +376,9 @@ class Retrieval(Saved):
         return found if len(found) > 1 else []
 
     @cached_property
-    def by_length(self) -> dict[tuple[str, int], list[Answer]]:
+    def by_length(self) -> dict[Key, list[Answer]]:
         """The answers of each schedule and length."""
-        groups: dict[tuple[str, int], list[Answer]] = {key: [] for key in self.tables}
+        groups: dict[Key, list[Answer]] = {key: [] for key in self.tables}
         for answer in self.answers:
             groups[answer.schedule, answer.length].append(answer)
         return groups
@@ -478,7 +480,7 @@ class Retrieval(Saved):
                 curves[row.schedule].append((row.length, row.accuracy, row.accuracy_low, row.accuracy_high))
         return curves
 
-    def _other_files(self) -> dict[str, bytes]:
+    def _other_files(self) -> Contents:
         # JSON keeps each answer on one line
         rows = [replace(each, generated=each.generated and json.dumps(each.generated)) for each in self.answers]
         return {"answers.csv": csv_file(Answer, rows)}

@@ -12,7 +12,7 @@ from ..backends.base import Backend
 from ..backends.schedules import Schedules, names_for
 from ..checking import Parsed
 from ..data.prompts import Prompt
-from ..facts import ModelFacts
+from ..facts import Key, ModelFacts
 from ..parallel.processes import Group
 from ..running.runner import Facts, Job, Runner, Task, task_of
 from ..scoring.batches import Batch, BatchPlan, Finished, Form
@@ -55,7 +55,7 @@ class RetrievalRun:
         self.facts: Facts = {**kind, **backend.identity, **backend.arithmetic}
         self.batch_tokens = options.batch_tokens if backend.batches else 1
         self.answers: list[Answer] = []
-        self.tables: dict[tuple[str, int], str] = {}
+        self.tables: dict[Key, str] = {}
 
     @property
     def finished(self) -> str:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from ...engines import ENGINES, deviations
 from ...engines.exported import applied_options, patch_command
 from ...errors import CheckpointError
-from ...files import Data, Json, local_path, write_checked
+from ...files import Contents, Data, Json, local_path, write_checked
 from ...output.formatting import Page, code_span, escaped, fenced, grid
 from ...planning.plan import Plan
 from ...schedules import Schedule, specs
@@ -236,7 +236,7 @@ class SearchResult(Saved):
     def _lines(self) -> list[Line]:
         return self.comparison._lines()
 
-    def _other_files(self) -> dict[str, bytes]:
+    def _other_files(self) -> Contents:
         return self.comparison._other_files()
 
     def _heading(self) -> str:

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ..errors import CheckpointError, ConfigError
-from ..files import Data, deferred, hidden_path, read_bytes, read_json, sha256, write_synced
+from ..files import Contents, Data, deferred, hidden_path, read_bytes, read_json, sha256, write_synced
 
 BACKUP = "ropescale-backup"
 """The folder in which ``in_place`` keeps the original files."""
@@ -30,7 +30,7 @@ Digests = dict[str, list[str | None]]
 """For every file in a manifest: the SHA-256 of the original, or None without one, and those of what replaced it."""
 
 
-def write_in_place(folder: Path, files: Mapping[str, bytes]) -> None:
+def write_in_place(folder: Path, files: Contents) -> None:
     """Copies the original files into the backup, then replaces them.
 
     Args:

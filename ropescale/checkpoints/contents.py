@@ -14,7 +14,7 @@ from ..engines import ENGINES
 from ..engines.base import needs_remote_code
 from ..engines.exported import engine_warnings, export_of, patched
 from ..errors import ConfigError, ScheduleError
-from ..files import Data, Json, is_number, local_path, read_bytes, read_json
+from ..files import Contents, Data, Json, is_number, local_path, read_bytes, read_json
 from ..output.formatting import brief, cell, code_span, cut, sentence
 from ..planning.plan import Plan
 from ..record import RECORD, as_json, make_record, original_config, undo
@@ -30,7 +30,7 @@ def new_files(
     name: str,
     plan: Plan,
     earlier: Record | None,
-) -> dict[str, bytes]:
+) -> Contents:
     """Returns the content of every changed file, except the record.
 
     Args:
@@ -234,7 +234,7 @@ _LONGEST = 200
 """The largest number of characters shown of a value; a chat template can fill a page."""
 
 
-def changes(source: ModelFolder, files: Mapping[str, bytes]) -> dict[str, str]:
+def changes(source: ModelFolder, files: Contents) -> dict[str, str]:
     """Describes the change of every file: a unified diff for JSON files except the record, one line for other files.
 
     Args:

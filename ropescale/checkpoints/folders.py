@@ -24,6 +24,7 @@ from typing import Never
 
 from ..errors import CheckpointError, ConfigError
 from ..files import (
+    Contents,
     Json,
     deferred,
     hidden_path,
@@ -212,7 +213,7 @@ def write_record(
 def link_or_copy(
     source: Path,
     folder: Path,
-    files: Mapping[str, bytes],
+    files: Contents,
     link: str,
     leave: Callable[[Path], bool] = lambda name: False,
 ) -> dict[str, str]:
