@@ -80,11 +80,11 @@ class AgainstTruncation(Metric[Stored, TruncationRow]):
         title = (
             f"Against truncation, the model without ropescale's scaling on only the last {last.length:,} tokens "
             f"(windows of {last.length:,} positions, stride {last.stride:,}, {last.positions:,} tokens fed): "
-            f"change in NLL on the tokens from position {last.length:,} on (nats per token; below zero, reading "
-            f"further is better; {rests_on(stored)}):"
+            f"change in NLL on the tokens from position {last.length:,} on (nats per token; below zero, the "
+            f"schedule is better; {rests_on(stored)}):"
         )
         cells = [(stored.named(row.schedule), row.length, change_cell(row.change)) for row in rows]
-        cells += [("(its loss)", row.length, f"{row.truncated_nll:.4f}") for row in rows]
+        cells += [("(NLL of truncation)", row.length, f"{row.truncated_nll:.4f}") for row in rows]
         return [title, table("against truncation", cells)]
 
 

@@ -139,8 +139,8 @@ class FarRepeats(Metric[Stored, RepeatsRow]):
         tokens = far.far_tokens + far.other_tokens
         there = f"{far.far_tokens:,} of {tokens:,} at {far.length:,}{held(stored, far.far_documents, far.far_windows)}"
         title = (
-            f"Far repeats ({there}: tokens that complete a sequence of {far.order} tokens last seen {far.distance:,} "
-            "or more tokens earlier), and all other tokens:"
+            f"Far repeats, the tokens that complete a sequence of {far.order} tokens last seen {far.distance:,} or "
+            f"more tokens earlier ({there}), and all other tokens:"
         )
         lines = [
             [

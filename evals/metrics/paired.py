@@ -79,7 +79,8 @@ class Paired(Metric[Stored, PairedRow]):
         if not rows:
             return []
         baseline = stored.markdown_name(stored.baseline)
-        title = f"Change in NLL against {baseline} on the same tokens (nats per token; {rests_on(stored)}):"
+        unit = "nats per token, below zero is better"
+        title = f"Change in NLL against {baseline} on the same tokens ({unit}; {rests_on(stored)}):"
         cells = [(stored.named(row.schedule), row.length, change_cell(row.change)) for row in rows]
         return [title, table("change", cells), *_short_context(stored, rows)]
 

@@ -88,10 +88,10 @@ class Verdicts(Metric[Stored, VerdictRow]):
                 lines.append([*names, f"{row.length:,}", row.tokens, change_cell(row.change), agreeing, over_all])
         header = ["schedule", "against", "at", "tokens", "difference", "documents that agree", "over all tokens"]
         title = (
-            "What the sentences compare (any two schedules, each within the trained length, each against truncation): "
-            f"the difference in the average document (nats, below zero: the schedule is better; {rests_on(stored)}; "
-            f"{_level(rows)}). Other tables have other figures for the same comparison: means over all tokens, and "
-            "intervals that hold each by itself."
+            "What the sentences compare: the difference in the average document (nats, below zero: the schedule is "
+            f"better; {rests_on(stored)}; {_level(rows)}). The run compares any two schedules, each within the trained "
+            "length, and each with truncation. Other tables have means over all tokens, and intervals that hold each "
+            "by itself, so a difference may be shown there and undecided here."
         )
         return [title, grid(header, lines, right=(2, 4, 5, 6))]
 

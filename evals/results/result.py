@@ -198,8 +198,8 @@ class Result(Stored, Saved):
         shown = [] if verdicts.worse_than_a_guess(self) else verdicts.METRIC.rows(self)
         if all(row.low is None for row in shown):
             return f"{said}; each interval holds by itself with {PERCENT} confidence."
-        together = f"the intervals of the sentences and of the table of verdicts hold together with {PERCENT}"
-        return f"{said}; {together} confidence, all others each by itself."
+        together = f"the intervals in these sentences and in their table hold together with {PERCENT} confidence"
+        return f"{said}; {together}, all others each by itself."
 
     @property
     def _blocks(self) -> str | None:

@@ -119,8 +119,8 @@ def data_frame(header: Sequence[str], lines: Sequence[Sequence[object]]) -> Data
 def add_caption(draw: Callable[[], Figure], paragraphs: Iterable[str]) -> Figure:
     """Returns a new figure with paragraphs below it, in lines that fit its width."""
     figure = draw()
-    letters = round(16 * figure.get_figwidth())
-    lines = [line for paragraph in paragraphs for line in textwrap.wrap(paragraph, letters)]
+    wrapper = textwrap.TextWrapper(round(16 * figure.get_figwidth()), break_on_hyphens=False)
+    lines = [line for paragraph in paragraphs for line in wrapper.wrap(paragraph)]
     figure.set_figheight(figure.get_figheight() + 0.13 * len(lines))
     figure.supxlabel(plain("\n".join(lines)), x=0.01, ha="left", fontsize=7)
     return figure

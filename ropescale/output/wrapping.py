@@ -145,7 +145,7 @@ def _html(table: Grid) -> str:
 def folding(cell: str) -> str:
     """Returns a cell as HTML; a long one may break after a comma, a slash or a colon, and before a dot."""
     text = _text(cell)
-    return text if len(cell) <= _WORD else re.sub(r"(,(?!\d{3}\b)|[/:]+|(?=\.[a-z]))", r"\1<wbr>", text)
+    return text if len(cell) <= _WORD else re.sub(r"((?:,(?!\d{3}\b)|[/:]+)(?=\S)|(?=\.[a-z]))", r"\1<wbr>", text)
 
 
 def _text(text: str) -> str:

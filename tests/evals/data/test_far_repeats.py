@@ -56,8 +56,8 @@ def test_the_perplexities_are_those_of_the_marked_tokens(tmp_path):
         assert (found.distance, found.order) == (64, 8)
     shown = re.search(r"\| truncation +\| +(\S+) .*?\| +(\S+) ", result.to_markdown().split("Far repeats")[1]).groups()
     assert shown == (digits(found.far_ppl, 4), digits(found.other_ppl, 4))
-    said = "Far repeats (65 of 695 at 140, in 5 of 5 documents, 5 of 5 windows: tokens that complete a sequence of 8 "
-    assert f"{said}tokens last seen 64 or more tokens earlier), and all other tokens:" in result.to_markdown()
+    said = "Far repeats, the tokens that complete a sequence of 8 tokens last seen 64 or more tokens earlier (65 of "
+    assert f"{said}695 at 140, in 5 of 5 documents, 5 of 5 windows), and all other tokens:" in result.to_markdown()
 
 
 def test_a_distance_of_ones_own_and_none_at_all():

@@ -144,7 +144,7 @@ def check_answer(result):
     said, decides = result.sentences(), result.data["documents"] >= 10
     assert 1 <= len(said) <= 3 and all(len(each) <= 240 for each in said), said
     assert " ".join(said).count(" in the average document") == any(" nats" in each for each in said)
-    assert ("of verdicts hold" in result.rests_on()) == (decides and "What the sentences" in result.to_markdown())
+    assert ("their table hold" in result.rests_on()) == (decides and "What the sentences" in result.to_markdown())
     table = cells(result.summary(), "perplexity")
     ppl = {name: number(cell) for (name, at), cell in table.items() if at == str(result.lengths[-1])}
     check_first(said.pop(0), result, ppl, decides)
