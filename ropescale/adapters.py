@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from .checkpoints.loading import refusal
 from .checkpoints.locating import ADAPTER, ModelFolder, checked, find_model, locate
 from .configs.configuration import read_rope
-from .errors import CheckpointError, ConfigError, RopescaleError
+from .errors import CheckpointError, ConfigError
 from .files import Data, local_path, read_json
 from .output.formatting import cut, first_line, named
 from .planning.layers import describe_scaling
@@ -167,8 +167,6 @@ def attached(model: PreTrainedModel, folder: Path, tokenizer: PreTrainedTokenize
             warnings.simplefilter("ignore", FutureWarning)  # a warning between PEFT and transformers
             warnings.filterwarnings("error", message=".*missing adapter keys")
             whole: Any = PeftModel.from_pretrained(model, str(folder))
-    except RopescaleError:
-        raise
     except Exception as error:
         raise refusal(f"{folder} cannot be loaded as an adapter of its base", error) from error
     return whole.eval()

@@ -128,7 +128,7 @@ def files_in(folder: Path) -> Listing | None:
     except (ConfigError, CheckpointError):
         return None
     files = None if record is None else record.files
-    if not isinstance(files, Mapping) or not all(stays_below(name) for name in files):
+    if not isinstance(files, Mapping) or not all(map(stays_below, files)):
         return None
     return files if all(isinstance(entry, Mapping) for entry in files.values()) else None
 

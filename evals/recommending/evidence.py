@@ -133,7 +133,6 @@ class CandidateRow:
         delta, low, high: the candidate's objective minus that of ``baseline``, in nats, and the 95% interval.
         delta_target, delta_short: the same difference at the target, and at the trained length.
         finalist: whether the candidate was measured on the held-out text.
-        front: whether the candidate is on the Pareto front of the losses at the target and at the trained length.
         same: specs that are equivalent to the candidate.
     """
 
@@ -147,7 +146,6 @@ class CandidateRow:
     delta_target: float
     delta_short: float
     finalist: bool
-    front: bool
     same: list[str] = field(default_factory=list)
 
 
@@ -220,12 +218,3 @@ class AnswerRow:
     def answer(self) -> str:
         """The recommendation as one paragraph."""
         return " ".join(self.sentences)
-
-
-def on_front(points: Sequence[tuple[float, float]]) -> list[bool]:
-    """Returns, for each point, whether the point is on the Pareto front (smaller coordinates are better)."""
-
-    def is_beaten(point: tuple[float, float]) -> bool:
-        return any(x <= point[0] and y <= point[1] and (x, y) != point for x, y in points)
-
-    return [not is_beaten(each) for each in points]

@@ -20,7 +20,7 @@ from ..results.result import Result
 from ..results.saving import Saved
 from ..statistics.intervals import PERCENT, Estimate
 from . import wording
-from .evidence import AnswerRow, CandidateRow, Evidence, FinalistRow, LeftOutRow, on_front
+from .evidence import AnswerRow, CandidateRow, Evidence, FinalistRow, LeftOutRow
 from .options import Weights
 from .race import difference, estimate
 
@@ -32,7 +32,7 @@ _FAR = 0.15
 """The largest change against YaRN's default, in nats, that the plot shows."""
 
 
-def draw_front(stored: Recommendation) -> Figure:
+def draw_candidates(stored: Recommendation) -> Figure:
     """Draws the change at the target against the change within the trained length, for every candidate.
 
     Candidates that are far worse than YaRN's default are omitted; the title has their number.
@@ -52,9 +52,6 @@ def draw_front(stored: Recommendation) -> Figure:
         for number, (family, points) in enumerate(families.items()):
             style = style_of(number, family) | {"linestyle": "", "markersize": 5, "alpha": 0.8}
             axes.plot(*zip(*points), label=family, **style)
-        edge = sorted((row.delta_short, row.delta_target) for row in near if row.front)
-        if edge:
-            axes.step(*zip(*edge), where="post", color="#999999", linewidth=1, zorder=1, label="Pareto front")
         recommended = [(row.delta_short, row.delta_target) for row in near if row.schedule == chosen]
         style = {"markersize": 13, "fillstyle": "none", "color": "black"}
         axes.plot(*zip(*recommended), "o", label=f"recommended:\n{short(stored.named(chosen))}", **style)
@@ -93,7 +90,7 @@ class AllCandidates(Metric["Recommendation", CandidateRow]):
     picture = Picture(
         "candidates.png",
         "Every candidate: at the target, and within the trained length",
-        draw_front,
+        draw_candidates,
     )
 
     def reduce(self, stored: Recommendation) -> list[CandidateRow]:
@@ -109,15 +106,13 @@ class AllCandidates(Metric["Recommendation", CandidateRow]):
         def change(spec: str, weights: Weights) -> Estimate:
             return estimate(parts[measured[spec]], weights, spec, usual)
 
-        points: list[tuple[float, float]] = []
-        for spec in specs:
-            points.append((change(spec, {goal.target: 1}).mean, change(spec, {goal.short: 1}).mean))
         rows = []
-        for spec, point, is_on in zip(specs, points, on_front(points)):
+        for spec in specs:
+            point = (change(spec, {goal.target: 1}).mean, change(spec, {goal.short: 1}).mean)
             whole = change(spec, goal.weights)
             rounds = sum(spec in each.candidates for each in evidence.rounds)
             figures = (rounds, len(measured[spec]), whole.mean, whole.low, whole.high, *point)
-            rows.append(CandidateRow(spec, usual, *figures, spec in evidence.finalists, is_on, same.get(spec, [])))
+            rows.append(CandidateRow(spec, usual, *figures, spec in evidence.finalists, same.get(spec, [])))
         return sorted(rows, key=lambda row: row.delta)
 
     def has_picture(self, stored: Recommendation) -> bool:

@@ -20,7 +20,7 @@ from ..checking import Damaged, Parsed
 from ..metrics import by_position
 from ..metrics.cells import change_cell
 from ..metrics.drawing import style_of
-from ..recommending.results import ANSWER, CANDIDATES, Recommendation, draw_front
+from ..recommending.results import ANSWER, CANDIDATES, Recommendation, draw_candidates
 from ..results.folder import RESULTS, refusing_damage
 from ..retrieving.results import ACCURACY, EFFECTIVE, heat_maps_of
 from . import figures
@@ -121,7 +121,7 @@ def _figure(number: int, run: StoredRun) -> str:
     if EFFECTIVE.key in results:
         return figures.svg(heat_maps_of(ACCURACY.read(results), results), name)
     if ANSWER.key in results and CANDIDATES.has_picture(found := Recommendation.load(run.folder)):
-        return figures.svg(draw_front(found), name)
+        return figures.svg(draw_candidates(found), name)
     return ""
 
 

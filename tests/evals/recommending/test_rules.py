@@ -1,7 +1,7 @@
 """The rules of a recommendation: candidates, and on losses whose truth is known the objective, race and decision."""
 
 import math
-from itertools import combinations, pairwise
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -14,7 +14,6 @@ from ropescale.evals.facts import AS_IS, Pass
 from ropescale.evals.metrics.stored import Identity, Stored, part_of
 from ropescale.evals.recommending import race
 from ropescale.evals.recommending.candidates import find_candidates, grid
-from ropescale.evals.recommending.evidence import on_front
 from ropescale.evals.recommending.options import objective_of
 from ropescale.evals.recommending.race import decide, estimate, expected, run_race, share_kept, split_windows
 from ropescale.models.patching import configuration_before
@@ -266,10 +265,3 @@ def test_what_is_recommended_is_worse_than_the_tolerance_in_at_most_one_of_twent
         wrong += not found.open and true[found.chosen] > 0.01
     assert decided > 200
     assert wrong <= 0.05 * 2000
-
-
-def test_the_front_is_what_nothing_dominates():
-    points = [(0, 0), (1, -1), (0.5, -0.2), (1, -0.5), (2, -1)]
-    naive = [not any(x <= a and y <= b and (x, y) != (a, b) for x, y in points) for a, b in points]
-    assert on_front(points) == naive == [True, True, True, False, False]
-    assert not any(on_front([one, one])[0] is False for one, _ in combinations(points, 2))  # equals do not dominate

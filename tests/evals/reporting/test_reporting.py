@@ -289,7 +289,7 @@ def test_the_pages_of_a_search_and_of_a_recommendation_have_their_figures(tmp_pa
     search(tiny.llama(), tiny.documents(12, 300), 128, budget_tokens=128 * 24).save(tmp_path / "search")
     recommend(tiny.llama(), tiny.documents(8, 132), 128, batch_tokens=256).save(tmp_path / "recommended")
     figures = re.findall(r"<svg xmlns.*?</svg>", page(load([tmp_path / "search", tmp_path / "recommended"])), re.DOTALL)
-    assert ">perplexity<" in figures[0] and ">Pareto front<" in figures[-1]
+    assert ">perplexity<" in figures[0] and "lower left is better<" in figures[-1]
 
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
