@@ -320,8 +320,10 @@ def _held(folder: Path, fresh: bool) -> Iterator[None]:
         except BaseException:
             with suppress(OSError):
                 if made and not has_records(folder.parent):
-                    for path in (*_files(folder), folder / _LAST, folder / "lock"):
+                    for path in (*_files(folder), folder / _LAST):
                         path.unlink(missing_ok=True)
+                    if os.listdir(folder) == ["lock"]:  # by which the folder is known, until what is left is swept
+                        (folder / "lock").unlink()
             raise
 
 

@@ -111,11 +111,10 @@ def _of_folder(weights: _Weights, engine: str) -> Export:
     specs = dict(record.spec)
     ropes = weights.original(on_top=False).ropes
     changed = {key: length for key, length in record.original_length.items() if key in ropes}
-    other = [length for key, length in changed.items() if length != ropes[key].original_length]
-    scaled = any(ropes[key].is_scaled for key in changed)
+    other = next((length for key, length in changed.items() if length != ropes[key].original_length), None)
     on_top = bool(record.beneath)
-    start = next(iter(other), None)
-    given = Request(specs, original_length=start, replace_scaling=scaled and not on_top, on_top=on_top)
+    replaces = not on_top and any(ropes[key].is_scaled for key in changed)
+    given = Request(specs, original_length=other, replace_scaling=replaces, on_top=on_top)
     told = gguf_options(record.schedule, given)
     source = Source(told, argument(record.source), weights.revision, scaling_option(given))
     return weights.export(engine, as_it_lies(weights.name, stored, record.length, source), specs, given)

@@ -243,15 +243,13 @@ def arithmetic(model: PreTrainedModel) -> dict[str, str]:
 def _cuda_settings() -> dict[str, str]:
     """Returns what else changes the rounding of a pass on the same card: CUDA, cuDNN, and the kernels of attention."""
     backends = torch.backends
-    kernels = [name for name in _KERNELS if getattr(backends.cuda, f"{name}_sdp_enabled")()]
+    kernels = [
+        name for name in ("flash", "cudnn", "mem_efficient", "math") if getattr(backends.cuda, f"{name}_sdp_enabled")()
+    ]
     return {
         "cuda": f"{torch.version.cuda}, cuDNN {backends.cudnn.version()}",
         "attention_kernels": ", ".join(kernels),
     }
-
-
-_KERNELS = ("flash", "cudnn", "mem_efficient", "math")
-"""torch's names of its kernels of attention."""
 
 
 def precision(kind: str) -> str:

@@ -78,7 +78,7 @@ class Plan:
             used.add("layers")
         given = self.request.original_length
         starts = [replace(each.current, original_length=given or each.current.original_length) for each in layers]
-        if any(layer.rope != start for layer, start in zip(layers, starts)):
+        if [layer.rope for layer in layers] != starts:
             used |= {"replace_scaling", "on_top"}
         return used | ({"freeze_at"} if self.frozen else set())
 

@@ -26,7 +26,8 @@ from ropescale.evals.backends import fingerprints
 from ropescale.evals.scoring.batches import per_token, plan_pass
 from ropescale.evals.scoring.executor import Executor
 from ropescale.evals.scoring.scorer import Scorer
-from ropescale.evals.store import Store, last_run, opened, refuse_if_busy
+from ropescale.evals.store import Store, foreign, last_run, opened, refuse_if_busy
+from ropescale.files import hidden_name
 
 # Only its sizes matter: batch n has 8 scored tokens.
 PLAN = plan_pass([4 + n for n in range(5)], 9, None, False, 1)
@@ -157,6 +158,16 @@ def test_the_second_of_two_runs_is_refused_and_the_first_goes_on(tmp_path):
         for damaged in ({"facts": "ours"}, {"facts": {}, "batch_tokens": 0}):
             second.begin(damaged)
             assert second.last == {}
+
+
+def test_a_folder_in_which_a_stopped_writer_left_its_lock_stays_ours(tmp_path):
+    hidden = tmp_path / "resume" / f"{hidden_name('last.json')}-lock"
+    with pytest.raises(SystemExit), opened(tmp_path):
+        raise SystemExit(hidden.touch())
+    assert foreign(hidden.parent) is None
+    with opened(tmp_path) as store:
+        store.begin({})
+    assert not hidden.exists()
 
 
 def test_a_resume_folder_that_is_not_ours_is_refused_and_left_alone(tmp_path):
