@@ -335,8 +335,8 @@ def _known_form(row: Row, text: type = object) -> Format | None:
 
 
 def _only_text(row: Row, source: str) -> Format:
-    """Returns the format of a row's only field of strings, where no other holds messages or more, as in preferences."""
-    texts = [key for key, value in row.items() if isinstance(value, (str, list, dict))]
+    """Returns the format of a row's only field of strings, where no other holds a list, such as messages."""
+    texts = [key for key, value in row.items() if isinstance(value, (str, list))]
     if len(texts) != 1 or not isinstance(row[texts[0]], str):
         raise DataError(f"{source} has no field 'text'; choose one: {', '.join(row) or 'none'}", "text_field")
     return replace(_form_of(texts[0]), what=f"texts, read from the field {texts[0]!r}, the only one of strings")

@@ -224,7 +224,7 @@ def describe_scaling(rope: Rope) -> str:
     """Returns a configuration's scaling as text: ``yarn x32 of 4096``."""
     factor = rope.scaling.get("factor")
     times = f" x{factor:g}" if is_number(factor) and factor <= LONGEST else ""
-    return f"{cut(rope.kind, 60)}{times} of {rope.original_length}"
+    return f"{cut(rope.kind, 60)}{times} of {rope.scaling.get(ORIGINAL) or rope.original_length}"
 
 
 def _base_of(rope: Rope, request: Request, is_clear: bool) -> Rope:

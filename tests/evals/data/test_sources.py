@@ -120,7 +120,7 @@ def test_training_data_is_read_by_its_fields_whoever_wrote_it_and_measured_witho
 
 
 def test_a_field_that_was_taken_for_its_strings_is_said_in_one_line(tmp_path, ran, checkpoint):
-    (tmp_path / "r.json").write_text('[{"prompt": "one", "n": 1}]', encoding="utf-8")
+    (tmp_path / "r.json").write_text('[{"prompt": "one", "n": 1, "meta": {"by": "a"}}]', encoding="utf-8")
     printed = ran("eval", checkpoint, "--lengths", "4", "--data", tmp_path / "r.json")
     assert printed.err.count("r.json: texts, read from the field 'prompt', the only one of strings") == 1
 
