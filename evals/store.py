@@ -266,7 +266,7 @@ def opened(
 
 
 class _LastRun(TypedDict, total=False):
-    """What later runs read of the facts of the last one."""
+    """The facts of the last run that later runs read."""
 
     facts: Facts
     whole: Facts
