@@ -146,7 +146,8 @@ def _page(report: Verification) -> Page:
         ]
         header = ["module", "layers", "pairs", "dtype", "attention scale", "difference"]
         page.append(grid(header, rows, right=(2, 4, 5)))
-        page.append("These tables were compared; no weights were read (--generate does).")
+        if report.live:
+            page.append("These tables were compared; no weights were read (--generate does).")
     if report.limits:
         page.insert(1, f"limits below this length: {'; '.join(report.limits)}")
     if report.softmax_factor is not None:

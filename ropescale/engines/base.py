@@ -454,7 +454,7 @@ class Serving:
         changed = {key: value for key, value in self.changes().items() if key not in V4_NAMES}
         own = {layers.key: dict(layers.parameters) for layers in self.layers}
         read = {each.key: each.parameters for each in layers_in(self.wanted, self.length)}
-        if "rope_parameters" in changed or own != read:
+        if "rope_parameters" in changed or repr(own) != repr(read):  # 4 and 4.0 differ
             stated: Any = self.wanted.section.get("rope_parameters") or {}
             changed["rope_parameters"] = own[ALL_LAYERS] if [*own] == [ALL_LAYERS] else {**stated, **own}
         name = self.wanted.text.name_of("max_position_embeddings")

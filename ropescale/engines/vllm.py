@@ -113,14 +113,13 @@ class VLLMEngine(Engine):
             if "mrope_section" in stated and name not in _RAMP_OF_TRAINED:
                 text = f"computes the ramp of {name} from {4 * length} trained tokens instead of {length}"
                 yield Difference("original length", "recomputed", 4 * length, text)
-        if kind == "dynamic" and "max_trained_positions" in stated and "alpha" not in stated:
-            yield Difference.one_table(layers.length)
-        elif kind == "dynamic" and "alpha" not in stated:
+        if kind == "dynamic" and "alpha" not in stated:
             text = (
                 f"computes one static table, base RoPE of {length:,} positions, if max_trained_positions is missing, "
                 "and reads past the table for longer texts (NaN)"
             )
-            yield Difference.base_rope(text)
+            is_scaled = "max_trained_positions" in stated
+            yield Difference.one_table(layers.length) if is_scaled else Difference.base_rope(text)
         if kind == "proportional" and not stated.get("partial_rotary_factor", 1.0):
             text = "refuses proportional RoPE with partial_rotary_factor 0"
             yield Difference.stops(text, "stops with a ValueError")
@@ -175,6 +174,8 @@ class VLLMEngine(Engine):
         parameters = layers.parameters
         if layers.kind == "dynamic" and not {"alpha", "max_trained_positions"} & parameters.keys():
             return {**parameters, "max_trained_positions": layers.rope.original_length}
+        if layers.kind == "linear":
+            return {**parameters, "factor": float(layers.factor)}
         scale = layers.attention_factor
         if layers.kind != "longrope" or math.isclose(longrope_scale(layers, positions), scale):
             return parameters

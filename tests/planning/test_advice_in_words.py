@@ -30,6 +30,7 @@ EDITS: list[tuple[dict[str, Any], dict[str, Any], str, dict[str, Any]]] = [
     (LLAMA, {"head_dim": 33}, "give an even head_dim", {"head_dim": 34}),
     (LLAMA, {"rope_scaling": DYNAMIC["rope_scaling"] | {"alpha": 9.0}}, "scales, and transformers' llama", DYNAMIC),
     (LLAMA, {"rope_scaling": OLD | {"type": "yarn", "extrapolation_factor": 0.5}}, "not; remove it", DYNAMIC),
+    (LLAMA, {"rope_scaling": OLD | {"type": "yarn", "beta_slow": 0}}, "beta_slow must be greater than 0", DYNAMIC),
     *((LLAMA, {"rope_scaling": OLD | {"type": "yarn", null: None}}, "give its value", DYNAMIC) for null in NULLS),
 ]
 
