@@ -33,9 +33,7 @@ _SECTIONS: Sections = {
     ],
     **request_sections(option("--schedule", "SPEC", SCHEDULE)),
     "The model": ["revision"],
-    "The result": [
-        "as_json",
-    ],
+    "The result": ["as_json"],
 }
 
 

@@ -31,14 +31,9 @@ _SECTIONS: Sections = {
         option("--alpha", "A", "Minimum gain from long context, in nats.", FLOAT, default=2.0),
         option("--beta", "B", "Upper bound -B of the long-context NLL.", FLOAT, default=-2.0),
     ],
-    "The text": [
-        "split text_field glob concat",
-    ],
+    "The text": ["split text_field glob concat"],
     **MODEL_SECTION,
-    "The result": [
-        out_option("Write the key spans here, as JSON.", "FILE", required=True),
-        "fresh force quiet",
-    ],
+    "The result": [out_option("Write the key spans here, as JSON.", "FILE", required=True), "fresh force quiet"],
 }
 
 

@@ -102,10 +102,7 @@ def text_of(source: Sequence[str], options: Options) -> TextSource:
 
 
 def measure(
-    function: Callable[..., Saved],
-    keywords: Keywords,
-    options: Options,
-    folder_of: Callable[[str], Path] = local_path,
+    function: Callable[..., Saved], keywords: Keywords, options: Options, folder_of: Callable[[str], Path] = local_path
 ) -> None:
     """Makes one measurement, and prints its result, even if it cannot be written.
 

@@ -38,10 +38,7 @@ _SECTIONS: Sections = {
         option("--max-prompts", "N", "Run only the first N prompts of each task and length.", IntRange(1)),
         option("--new-tokens", "N", "Tokens to generate per prompt (default: the row's, or RULER's).", IntRange(1)),
         option(
-            "--match",
-            None,
-            "The answers that must appear (default: any for qa_*, else all).",
-            Choice(["all", "any"]),
+            "--match", None, "The answers that must appear (default: any for qa_*, else all).", Choice(["all", "any"])
         ),
     ],
     **request_sections("schedules baseline"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -41,7 +42,8 @@ def command(name: str | None, as_json: bool) -> None:
         rows = []
         for each in described:
             needed = ", ".join(field["name"] for field in each["fields"] if field["required"])
-            rows.append([each["name"], each["does"], needed or "-", lookup(each["name"]).cited or "-"])
+            cited = re.search(r"arXiv:[\d.]+|^\w+ \d{4}(?!.*arXiv)", each["paper"])
+            rows.append([each["name"], each["does"], needed or "-", cited[0] if cited else "-"])
         show([grid(["schedule", "effect", "needs", "paper"], rows)])
 
 

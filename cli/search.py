@@ -8,16 +8,7 @@ from typing import Any
 from click import IntRange
 
 from .measuring import keywords_for, made, measure, text_of
-from .options import (
-    MODEL_SECTION,
-    Sections,
-    data_option,
-    flag,
-    model_argument,
-    option,
-    out_option,
-    sectioned_command,
-)
+from .options import MODEL_SECTION, Sections, data_option, flag, model_argument, option, out_option, sectioned_command
 from .run_file import CONFIG
 
 _SECTIONS: Sections = {

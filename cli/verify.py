@@ -7,17 +7,7 @@ from math import isnan
 from typing import TYPE_CHECKING, Any
 
 from ..output.formatting import Page, grid
-from .options import (
-    Sections,
-    flag,
-    model_argument,
-    option,
-    print_json,
-    refuse_given,
-    sectioned_command,
-    show,
-    tell,
-)
+from .options import Sections, flag, model_argument, option, print_json, refuse_given, sectioned_command, show, tell
 
 if TYPE_CHECKING:
     from ..evals.backends.server_verifying import ServedVerification

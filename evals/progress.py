@@ -82,14 +82,7 @@ class Progress:
         line: the line below the pass's bar on which the bar is drawn, and removed at its end; 0 for a pass.
     """
 
-    def __init__(
-        self,
-        title: str,
-        total: int,
-        shown: bool,
-        whole: Progress | None = None,
-        line: int = 0,
-    ) -> None:
+    def __init__(self, title: str, total: int, shown: bool, whole: Progress | None = None, line: int = 0) -> None:
         self._nll = 0.0
         self._scored = 0
         self.shown = shown

@@ -237,10 +237,7 @@ def key_of(facts: Facts) -> str:
 
 @contextmanager
 def opened(
-    out: Path,
-    fresh: bool = False,
-    group: Group | None = None,
-    write: Callable[[], object] | None = None,
+    out: Path, fresh: bool = False, group: Group | None = None, write: Callable[[], object] | None = None
 ) -> Iterator[Store]:
     """Opens the store in an output folder for exclusive use inside the ``with`` block.
 

@@ -24,12 +24,7 @@ RECORD = "ropescale.json"
 SCHEMA = 1
 
 
-def make_record(
-    plan: Plan,
-    source: str,
-    original_bytes: bytes,
-    earlier: Record | None = None,
-) -> Data:
+def make_record(plan: Plan, source: str, original_bytes: bytes, earlier: Record | None = None) -> Data:
     """Builds the record of a patched checkpoint, which allows verifying and undoing the patch.
 
     Args:

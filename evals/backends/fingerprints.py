@@ -246,10 +246,7 @@ def _cuda_settings() -> dict[str, str]:
     kernels = [
         name for name in ("flash", "cudnn", "mem_efficient", "math") if getattr(backends.cuda, f"{name}_sdp_enabled")()
     ]
-    return {
-        "cuda": f"{torch.version.cuda}, cuDNN {backends.cudnn.version()}",
-        "attention_kernels": ", ".join(kernels),
-    }
+    return {"cuda": f"{torch.version.cuda}, cuDNN {backends.cudnn.version()}", "attention_kernels": ", ".join(kernels)}
 
 
 def precision(kind: str) -> str:

@@ -230,10 +230,7 @@ class OnServers(OpenedModel):
 
 
 def opened(
-    model: Given,
-    tokenizer: PreTrainedTokenizerBase | None = None,
-    path: AnyPath | None = None,
-    progress: bool = False,
+    model: Given, tokenizer: PreTrainedTokenizerBase | None = None, path: AnyPath | None = None, progress: bool = False
 ) -> OpenedModel:
     """Opens what a user gives as a model.
 

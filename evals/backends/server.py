@@ -181,10 +181,7 @@ class ServedModel(Backend):
     """
 
     def __init__(
-        self,
-        servers: Sequence[Server],
-        path: AnyPath | None,
-        tokenizer: PreTrainedTokenizerBase | None,
+        self, servers: Sequence[Server], path: AnyPath | None, tokenizer: PreTrainedTokenizerBase | None
     ) -> None:
         self.tokenizer = tokenizer
         names = [server.label for server in servers]

@@ -133,12 +133,7 @@ def has_template(tokenizer: PreTrainedTokenizerBase) -> bool:
 
 
 def _written(
-    chat: Chat,
-    tokenizer: PreTrainedTokenizerBase,
-    messages: Sequence[Message],
-    *,
-    template: str,
-    prompt: bool = False,
+    chat: Chat, tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], *, template: str, prompt: bool = False
 ) -> str:
     """Renders messages of a chat.
 

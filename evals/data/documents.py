@@ -120,12 +120,7 @@ def opened(path: Path) -> BinaryIO:
     return file
 
 
-_JSON = {
-    "[": r'\[\s*([\[{"]|\]$)',
-    "{": r"\{.*\}\s*\n\s*\{",
-    "{}": r"\{.*$",
-    "{\n}": r"\{",
-}
+_JSON = {"[": r'\[\s*([\[{"]|\]$)', "{": r"\{.*\}\s*\n\s*\{", "{}": r"\{.*$", "{\n}": r"\{"}
 """Patterns of a file's start, by the results of :func:`starts_json`."""
 
 
@@ -344,10 +339,7 @@ class Document:
         return int(self.byte_ends[-1]) if self.byte_ends is not None and len(self.byte_ends) else 0
 
 
-def tokenize(
-    texts: Iterable[Text | Document | str],
-    tokenizer: PreTrainedTokenizerBase,
-) -> list[Document]:
+def tokenize(texts: Iterable[Text | Document | str], tokenizer: PreTrainedTokenizerBase) -> list[Document]:
     """Encodes texts without adding special tokens, with byte offsets if the tokenizer is fast.
 
     Documents that are already tokens are returned unchanged.

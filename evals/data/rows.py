@@ -294,7 +294,7 @@ def documents_of(rows: Iterable[tuple[int, Row]], part: str, options: ReadOption
                 raise DataError(f"{name} has no field {each!r}; it has {', '.join(row) or 'none'}")
         text_field = form.fields[0]
         value = form.read(row, name)
-        if isinstance(value, list) and _is_chat(value):
+        if isinstance(value, list) and value and isinstance(value[0], dict):
             chat = _chat(name, text_field, _with_roles(value, name), row)
             yield replace(chat, layout=form.layout)
         elif isinstance(value, list) and value:
@@ -340,10 +340,6 @@ def _only_text(row: Row, source: str) -> Format:
     if len(texts) != 1 or not isinstance(row[texts[0]], str):
         raise DataError(f"{source} has no field 'text'; choose one: {', '.join(row) or 'none'}", "text_field")
     return replace(_form_of(texts[0]), what=f"texts, read from the field {texts[0]!r}, the only one of strings")
-
-
-def _is_chat(value: object) -> bool:
-    return isinstance(value, list) and bool(value) and isinstance(value[0], dict)
 
 
 def _ids(name: str, field: str, value: list[object]) -> Document:

@@ -188,14 +188,7 @@ NARROW = (0.01, 0.02, 0.05, 0.1)
 """The bounds in nats of which a sentence says that a difference is not larger."""
 
 
-def effect(
-    change: Average,
-    better: str,
-    worse: str,
-    where: str,
-    unit: str = "nats",
-    first: bool = False,
-) -> str:
+def effect(change: Average, better: str, worse: str, where: str, unit: str = "nats", first: bool = False) -> str:
     """Describes a difference: decided, not larger than a bound, undecided, or its mean alone without an interval.
 
     Args:

@@ -168,9 +168,7 @@ class Sharing:
             raise DataError(f"{given[0]} assigns the devices itself; leave the device out", given[0], "device")
         if self.device_map and here.size > 1:
             raise DataError(
-                f"device_map needs a single process, not {here.size}; leave torchrun out, or use tp",
-                "device_map",
-                "tp",
+                f"device_map needs a single process, not {here.size}; leave torchrun out, or use tp", "device_map", "tp"
             )
         if self.tp and here.size == 1:
             raise DataError(

@@ -219,12 +219,7 @@ class Decision:
 
 
 def decide(
-    held_out: Stored,
-    everything: Stored,
-    weights: Weights,
-    finalists: Sequence[str],
-    tolerance: float,
-    level: float,
+    held_out: Stored, everything: Stored, weights: Weights, finalists: Sequence[str], tolerance: float, level: float
 ) -> Decision:
     """Decides among the finalists.
 

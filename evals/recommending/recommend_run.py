@@ -49,12 +49,7 @@ class RecommendRun:
     """
 
     def __init__(
-        self,
-        backend: Backend,
-        corpus: Corpus,
-        objective: Objective,
-        candidates: Candidates,
-        options: RecommendOptions,
+        self, backend: Backend, corpus: Corpus, objective: Objective, candidates: Candidates, options: RecommendOptions
     ) -> None:
         self.backend = backend
         self.corpus = corpus

@@ -88,9 +88,7 @@ class AllCandidates(Metric["Recommendation", CandidateRow]):
     row = CandidateRow
     key = "rows"
     picture = Picture(
-        "candidates.png",
-        "Every candidate: at the target, and within the trained length",
-        draw_candidates,
+        "candidates.png", "Every candidate: at the target, and within the trained length", draw_candidates
     )
 
     def reduce(self, stored: Recommendation) -> list[CandidateRow]:

@@ -21,16 +21,7 @@ from ..metrics.cells import SENTENCE, change_cell, interval_cell, table
 from ..metrics.drawing import Curves, Point
 from ..metrics.verdicts import effect, together, too_few
 from ..results.saving import Saved, csv_file
-from ..statistics.intervals import (
-    LEAST_DOCUMENTS,
-    PERCENT,
-    Average,
-    Estimate,
-    average,
-    familywise,
-    ratio,
-    wilson,
-)
+from ..statistics.intervals import LEAST_DOCUMENTS, PERCENT, Average, Estimate, average, familywise, ratio, wilson
 from .plots import heat_maps
 from .prompt_set import FILE
 from .prompts import DIGITS
@@ -248,10 +239,7 @@ class PairedLoss(Metric["Retrieval", PairedAnswersRow]):
             return []
         cells = [(stored.named(row.schedule), row.length, change_cell(row.change, SENTENCE)) for row in rows]
         what = f"on the same prompts (nats; {together(rows[0].comparisons)} at each length)"
-        return [
-            f"Change in answer NLL against {stored.markdown_name(stored.baseline)} {what}:",
-            table("change", cells),
-        ]
+        return [f"Change in answer NLL against {stored.markdown_name(stored.baseline)} {what}:", table("change", cells)]
 
 
 class EffectiveLength(Metric["Retrieval", EffectiveRow]):

@@ -60,7 +60,8 @@ class KeysRun:
         window = made["window"]
         stride = made["stride"]
         max_length = made["max_length"]
-        prefix = _prefix(tokenizer)
+        one = tokenizer("a", return_special_tokens_mask=True)
+        prefix = one["input_ids"][: [*one["special_tokens_mask"], 0].index(0)]  # the ids before every text
         encoder = TextEncoder(tokenizer)
         self._documents: list[Document] = []
         self._cut = 0
@@ -130,12 +131,6 @@ def _blocks(tokens: int, window: int, stride: int) -> list[Window]:
     """Returns windows that together score every token after the first ``window``."""
     starts = range(0, tokens - window, stride)
     return [Window(start, min(start + window + stride, tokens), start + window) for start in starts]
-
-
-def _prefix(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Returns the ids that the tokenizer puts before every text."""
-    one = tokenizer("a", return_special_tokens_mask=True)
-    return one["input_ids"][: [*one["special_tokens_mask"], 0].index(0)]
 
 
 def _written(texts: Iterable[Unread]) -> Iterator[Text]:

@@ -360,11 +360,7 @@ all other passes is used."""
 
 
 def plan_truncation(
-    corpus: Corpus,
-    trained: int | None,
-    as_trained: Callable[[int], HeldTables],
-    rest: int,
-    batch_tokens: int,
+    corpus: Corpus, trained: int | None, as_trained: Callable[[int], HeldTables], rest: int, batch_tokens: int
 ) -> tuple[Job | None, str]:
     """Plans truncation at the requested stride, or at the smallest candidate stride that costs at most as much as all
     other passes.

@@ -130,7 +130,7 @@ class Learner(Scorer):
             if not whole.requires_grad:
                 raise ConfigError(
                     f"{type(self.model).__name__} does not use the tables of its rotary modules, so there is no "
-                    "gradient",
+                    "gradient"
                 )
             slope = torch.empty_like(whole)
             nll = torch.empty(whole.shape[1], dtype=torch.float32, device=whole.device)

@@ -25,12 +25,7 @@ if TYPE_CHECKING:
     from ..stored_record import Record
 
 
-def new_files(
-    source: Path,
-    name: str,
-    plan: Plan,
-    earlier: Record | None,
-) -> Contents:
+def new_files(source: Path, name: str, plan: Plan, earlier: Record | None) -> Contents:
     """Returns the content of every changed file, except the record.
 
     Args:

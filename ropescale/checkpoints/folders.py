@@ -194,10 +194,7 @@ def _remove_aside(aside: Path, target: Path) -> None:
 
 
 def write_record(
-    folder: Path,
-    record: Json,
-    links: Mapping[str, str],
-    is_listed: Callable[[Path], bool] = lambda name: True,
+    folder: Path, record: Json, links: Mapping[str, str], is_listed: Callable[[Path], bool] = lambda name: True
 ) -> None:
     """Writes a folder's record with a list of its files.
 
@@ -211,11 +208,7 @@ def write_record(
 
 
 def link_or_copy(
-    source: Path,
-    folder: Path,
-    files: Contents,
-    link: str,
-    leave: Callable[[Path], bool] = lambda name: False,
+    source: Path, folder: Path, files: Contents, link: str, leave: Callable[[Path], bool] = lambda name: False
 ) -> dict[str, str]:
     """Links or copies a checkpoint's files into a folder, and writes the changed files.
 

@@ -235,10 +235,7 @@ def refusal(what: str, error: Exception) -> CheckpointError | ConfigError:
         what: the start of the message.
     """
     if "trust_remote_code=True" in str(error):
-        return ConfigError(
-            f"{what} without custom code; read it, and allow it if you trust it",
-            "trust_remote_code",
-        )
+        return ConfigError(f"{what} without custom code; read it, and allow it if you trust it", "trust_remote_code")
     if "weights_only" in str(error):  # following transformers' own advice would run the file's code
         return CheckpointError(
             f"{what}: its pickled weights are damaged, or contain more than tensors, which would run code; get them "

@@ -174,12 +174,7 @@ def restore(folder: str | Path) -> Path:
 
 
 def _refuse_contradiction(
-    model: str | Path,
-    out: str | Path | None,
-    link: str | None,
-    in_place: bool,
-    dry_run: bool,
-    force: bool,
+    model: str | Path, out: str | Path | None, link: str | None, in_place: bool, dry_run: bool, force: bool
 ) -> None:
     if link not in (None, *LINKS):
         raise CheckpointError(f"unknown link type {link!r}; choose from {', '.join(LINKS)}", "link")
@@ -189,8 +184,7 @@ def _refuse_contradiction(
         )
     if in_place and not local_path(model).is_dir():
         raise CheckpointError(
-            f"{model} is not a local folder, so it cannot be changed in place; write to another folder instead",
-            "out",
+            f"{model} is not a local folder, so it cannot be changed in place; write to another folder instead", "out"
         )
     if out is None and not in_place and not dry_run:
         raise CheckpointError("name the output folder, or use a dry run", "out", "dry_run")

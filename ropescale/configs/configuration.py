@@ -143,7 +143,8 @@ class Configuration:
         stated = [
             each for each in [*lengths_in(self.section), *originals_in(self.section)] if each.key != text.maximum_name
         ]
-        products = [product for rope in ropes if (product := _product(rope, trained.key))]
+        reached = self.family.reached.get(limit)
+        products = [each for rope in ropes if (each := _product(rope, trained.key)) and trained.tokens != reached]
         is_left = self.family.trained.get(limit, limit) == trained.tokens  # the maximum stays the original
         served = max([maximum, *(products if is_left else ())], key=_tokens)
         agreeing = {trained.tokens, served.tokens, limit}
@@ -170,7 +171,8 @@ class Configuration:
         stated = {ORIGINAL: self.section.get(ORIGINAL), f"{inner}.{ORIGINAL}": rope.scaling.get(ORIGINAL)}
         stated |= {each.key: each.tokens for each in originals_in(self.section)}
         stated[self._maximum_key] = rope.max_length
-        other = "its model card" if rope.max_length in self.family.trained else "another layer type or a class default"
+        is_known = rope.max_length in (self.family.trained or self.family.reached)
+        other = "its model card" if is_known else "another layer type or a class default"
         return StatedLength(length, next((key for key, value in stated.items() if value == length), other))
 
     @property
@@ -295,7 +297,9 @@ class Configuration:
         recorded = next((each for each in (top, inner, beside) if each is not None), None)
         if recorded is not None:
             return whole(recorded, name)
-        return next(map(_tokens, originals_in(self.section)), text.family.trained.get(max_length, max_length))
+        is_linear = any(each["rope_type"] == "linear" for each in self.parameters.values())
+        known = (is_linear and text.family.reached) or text.family.trained
+        return next(map(_tokens, originals_in(self.section)), known.get(max_length, max_length))
 
 
 def _tokens(reading: StatedLength) -> int:

@@ -28,6 +28,7 @@ class Family:
         rotates: whether the type has rotary embeddings.
         switch: the field that turns rotation on, the value that does so, and the class's default.
         trained: the trained length for each ``max_position_embeddings`` that includes room for output.
+        reached: the trained length for each ``max_position_embeddings`` that the vendor's linear scaling reaches.
         rotary_dim: the field with the number of rotating coordinates, in a type that has no partial factor.
         interleaved: whether the pairs are interleaved, (0, 1), (2, 3), instead of taken from both halves of the head.
     """
@@ -43,6 +44,7 @@ class Family:
     rotates: bool = True
     switch: tuple[str, object, object] | None = None
     trained: Mapping[int, int] = field(default_factory=dict)
+    reached: Mapping[int, int] = field(default_factory=dict)
     rotary_dim: str = ""
     interleaved: bool = False
 
@@ -111,6 +113,7 @@ FAMILIES: Mapping[str, Family] = {
     "exaone_moe": _WINDOW,
     "falcon": Family(switch=("alibi", False, False)),
     "flint": _WINDOW,
+    "gemma3_text": Family(reached={131_072: 32_768}),  # its report; vLLM does not multiply this maximum, either
     "gpt_neox_japanese": Family(not_native=("proportional",)),
     "gptj": _SINUSOIDS,
     "granitemoehybrid": Family(switch=("position_embedding_type", "rope", None)),

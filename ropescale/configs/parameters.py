@@ -10,18 +10,7 @@ from ..files import Json, present
 from ..output.formatting import brief, listed
 from . import class_defaults
 from .class_defaults import ALL_LAYERS, PARTIAL_NAMES, THETA_NAMES
-from .section import (
-    LARGEST_THETA,
-    RENAMED_BY,
-    RENAMED_TYPES,
-    Parameters,
-    Section,
-    is_name,
-    normalised,
-    number,
-    share,
-    whole,
-)
+from .section import LARGEST_THETA, RENAMED_BY, RENAMED_TYPES, Parameters, Section, is_name, normalised, number, share
 
 _MOST_TYPES = 64
 """The largest accepted number of layer types with separate tables."""
@@ -140,9 +129,11 @@ _RAMP = ("truncate", "beta_fast", "beta_slow")
 def _default_partial(section: Section, filled: Json) -> object:
     """Returns the partial factor that follows from another field, or that the class fills in."""
     of_slice = section.defaults.get("partial_of_slice") and "partial_rotary_factor" in filled
-    for name in (section.family.rotary_dim, "qk_rope_head_dim" if of_slice else ""):
-        if name and section.stated.get(name):
-            return whole(section.stated[name], name) / whole(section.get("head_dim"), "head_dim")
+    own = () if section.is_known else ("rotary_dim", "rotary_pct", "rope_pct")
+    for name in (section.family.rotary_dim, "qk_rope_head_dim" if of_slice else "", *own):
+        if section.stated.get(name):
+            part = number(section.stated[name], name)
+            return part if part <= 1 else part / section.head_dim("", {})  # above 1, it counts coordinates
     return filled.get("partial_rotary_factor")
 
 

@@ -263,11 +263,7 @@ def scaling_option(request: Request) -> tuple[str, ...]:
 
 def applied_options(request: Request) -> tuple[str, ...]:
     """Returns the options of ``ropescale patch``, except the schedule, that make the same request."""
-    given = {
-        "--original-length": request.original_length,
-        "--layers": request.layers,
-        "--freeze-at": request.freeze_at,
-    }
+    given = {"--original-length": request.original_length, "--layers": request.layers, "--freeze-at": request.freeze_at}
     stated = ((option, str(value)) for option, value in given.items() if value is not None)
     return (*chain.from_iterable(stated), *scaling_option(request))
 
@@ -308,11 +304,7 @@ def gguf_options(schedules: Mapping[str, object], request: Request) -> tuple[str
 
 
 def ways_out(
-    engine: str,
-    serving: Serving,
-    request: Request | None,
-    config: Json,
-    serve: Callable[[Plan], Serving],
+    engine: str, serving: Serving, request: Request | None, config: Json, serve: Callable[[Plan], Serving]
 ) -> Iterator[WayOut]:
     """Yields what to do instead of serving a checkpoint in an engine that cannot compute its schedule.
 

@@ -112,7 +112,8 @@ def _own_keys(layers: Layers) -> Json:
     if layers.kind == "longrope" and asked >= 1 and not _has_scale(layers) and _takes_original(layers):
         # mlx-lm computes sqrt(1 + ln(max / original) / ln original), and uses the long list at every length
         return {**stated, "original_max_position_embeddings": float(layers.configuration.max_length ** (asked**-2))}
-    if _takes_table(layers):
+    between = layers.kind == "yarn" and not layers.is_truncated and built(layers, "longrope", "both") == ""
+    if between and asked >= 1 and _takes_original(layers) and not layers.is_mla:  # mlx-lm rounds a ramp between pairs
         inv_freq = stock_table(replace(layers.rope, scaling=stated), layers.length).inv_freq
         factors = divisors(inv_freq, layers.rope)
         length = float(layers.configuration.max_length ** (asked**-2))
@@ -125,12 +126,6 @@ def _own_keys(layers: Layers) -> Json:
         under = stated.get("mscale_all_dim") or 0.0
         return {**stated, "mscale": (asked * (1 + under * slope) - 1) / slope, "mscale_all_dim": under}
     return stated
-
-
-def _takes_table(layers: Layers) -> bool:
-    """Whether factors per pair carry a yarn whose ramp is between pairs, which mlx-lm would round."""
-    as_table = layers.kind == "yarn" and not layers.is_truncated and built(layers, "longrope", "both") == ""
-    return as_table and layers.attention_factor >= 1 and _takes_original(layers) and not layers.is_mla
 
 
 def _takes_original(layers: Layers) -> bool:
@@ -189,7 +184,9 @@ def _lost(layers: Layers) -> Iterator[Difference]:
     if found is None:
         yield Difference.unknown(f"was not checked with {kind} for {where}")
     elif found not in ("", "width") and layers.dialect == "v5" and built(layers, kind, "both") == "":
-        if kind == "default" and _has_defaults(layers) and built(layers, kind, "bare") == "":
+        own, stated = layers.configuration.text.default_parameters, layers.parameters
+        is_usual = all(stated.get(key) == own.get(key) for key in {*own, *stated})
+        if kind == "default" and is_usual and built(layers, kind, "bare") == "":
             return
         missing = _missing(layers)
         if found == "stops":
@@ -210,12 +207,6 @@ def _lost(layers: Layers) -> Iterator[Difference]:
         yield Difference.other_table(f"does not rotate the {width}", "another width")
     elif found:
         yield Difference.other_table(f"computes another table for {where} under {kind}")
-
-
-def _has_defaults(layers: Layers) -> bool:
-    """Whether the rope parameters are the defaults of the model's class."""
-    own = layers.configuration.text.default_parameters
-    return all(layers.parameters.get(key) == own.get(key) for key in {*own, *layers.parameters})
 
 
 def _missing(layers: Layers) -> str:

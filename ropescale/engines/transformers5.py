@@ -50,6 +50,8 @@ class Transformers5Engine(Engine):
         """Yields the conditions of this and earlier versions of transformers 5 for one kind of layer."""
         past = layers.rope.original_length
         yield from foreign_code(layers)
+        if "su" in layers.configuration.text.old.values():
+            yield Difference.stops("stop{s} at the old name su; write longrope in rope_scaling")
         if layers.changes_with_length:
             yield keeps_state(layers)
         if layers.key != ALL_LAYERS and layers.kind == "longrope" and layers.model_type not in _CAME_WITH_5_21:

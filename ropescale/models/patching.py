@@ -53,11 +53,7 @@ _STACK = "_ropescale_patches"
 
 
 def patch(
-    model: nn.Module,
-    schedule: object,
-    *,
-    length: int | str | None = None,
-    **options: Unpack[RequestOptions],
+    model: nn.Module, schedule: object, *, length: int | str | None = None, **options: Unpack[RequestOptions]
 ) -> Patch:
     """Patches a loaded model with a schedule; the returned :class:`Patch` reverts it.
 

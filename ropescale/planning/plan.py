@@ -325,8 +325,7 @@ def check_taken(specs: Sequence[ParsedSpec], request: Request) -> None:
     for name in ("factor", "target_length"):
         if getattr(request, name) is not None and not any(takes(spec, "factor") for spec in specs):
             raise ScheduleError(
-                f"{name} is given, but no schedule takes a factor; name one, such as yarn, or leave {name} out",
-                name,
+                f"{name} is given, but no schedule takes a factor; name one, such as yarn, or leave {name} out", name
             )
     for key in request.overrides:
         if not any(takes(spec, key) for spec in specs):

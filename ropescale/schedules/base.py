@@ -72,7 +72,6 @@ class BuiltIn:
         name: the registered name.
         does: a short description for the list of schedules; by default the start of the docstring.
         paper: author, year, and source.
-        cited: the source's number, or else author and year, for the list of schedules.
         length_dependent: whether the frequencies change with the length of the context.
         falling: fields whose values must not increase in this order, such as the ends of a ramp.
     """
@@ -80,7 +79,6 @@ class BuiltIn:
     name = ""
     does = ""
     paper = ""
-    cited = ""
     length_dependent = False
     falling: tuple[str, ...] = ()
 

@@ -36,7 +36,6 @@ class Ntk(OtherTheta):
 
     does = "a larger theta slows slow pairs"
     paper = "bloc97 2023 (r/LocalLLaMA 14lz7j5); Peng et al. 2023, arXiv:2309.00071, definition 1"
-    cited = "arXiv:2309.00071"
 
     factor: float = at_least(1)
 
@@ -72,7 +71,6 @@ class NtkSu(BuiltIn):
 
     does = "like ntk, but also slows pair 0"
     paper = "Su 2023, https://kexue.fm/archives/9706"
-    cited = "Su 2023"
 
     factor: float = at_least(1)
 
@@ -96,7 +94,6 @@ class NtkMixed(BuiltIn):
 
     does = "between linear and ntk-su"
     paper = "Su 2023, https://kexue.fm/archives/9706"
-    cited = "Su 2023"
 
     factor: float = at_least(1)
     b: float = at_least(0, 0.75)
@@ -124,7 +121,6 @@ class NtkCritical(OtherTheta):
 
     does = "like ntk, set by the critical pair"
     paper = "Shang et al. 2025, arXiv:2502.20082, section 2"
-    cited = "arXiv:2502.20082"
 
     factor: float = at_least(1)
     critical_pair: float | None = above(0, None)
@@ -166,7 +162,6 @@ class Abf(OtherTheta):
 
     does = "a different theta"
     paper = "Xiong et al. 2023, arXiv:2309.16039"
-    cited = "arXiv:2309.16039"
 
     rope_theta: float = above(1)
 
@@ -190,7 +185,6 @@ class Dynamic(BuiltIn):
 
     does = "ntk with a growing factor"
     paper = "emozilla 2023 (r/LocalLLaMA 14mrgpr); Peng et al. 2023, arXiv:2309.00071, section 3.3"
-    cited = "arXiv:2309.00071"
     length_dependent = True
 
     factor: float = at_least(1)

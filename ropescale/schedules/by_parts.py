@@ -35,7 +35,6 @@ class NtkByParts(BuiltIn):
 
     does = "fast pairs kept, slow ones divided"
     paper = "Peng et al. 2023, arXiv:2309.00071, definition 2"
-    cited = "arXiv:2309.00071"
     falling = ("beta_fast", "beta_slow")
 
     factor: float = at_least(1)
@@ -102,7 +101,6 @@ class Yarn(BuiltIn):
 
     does = "ntk-by-parts, rescaled attention"
     paper = "Peng et al. 2023, arXiv:2309.00071"
-    cited = "arXiv:2309.00071"
     falling = ("beta_fast", "beta_slow")
 
     factor: float = at_least(1)

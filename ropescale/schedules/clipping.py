@@ -32,7 +32,6 @@ class Proportional(BuiltIn):
 
     does = "only the fastest pairs turn"
     paper = "Barbero et al. 2024, arXiv:2410.06205"
-    cited = "arXiv:2410.06205"
 
     partial_rotary_factor: float = at_least(0)
     factor: float = at_least(1, 1.0)
@@ -80,7 +79,6 @@ class Giraffe(BuiltIn):
 
     does = "slows or stops the slower pairs"
     paper = "Pal et al. 2023, arXiv:2308.10882"
-    cited = "arXiv:2308.10882"
 
     scale_power: float | None = at_least(0, None)
     truncate: int | None = at_least(1, None)
@@ -119,7 +117,6 @@ class Cope(BuiltIn):
 
     does = "the slowest pairs fade out"
     paper = "Li et al. 2026, arXiv:2602.05258"
-    cited = "arXiv:2602.05258"
 
     clipped_pairs: int | None = at_least(2, None)
 

@@ -24,7 +24,6 @@ class Base(OtherTheta):
 
     does = "plain RoPE, no scaling"
     paper = "Su et al. 2021, arXiv:2104.09864"
-    cited = "arXiv:2104.09864"
 
 
 @register("linear")
@@ -40,7 +39,6 @@ class Linear(BuiltIn):
 
     does = "slows every pair by the factor"
     paper = "Chen et al. 2023, arXiv:2306.15595"
-    cited = "arXiv:2306.15595"
 
     factor: float = at_least(1)
 

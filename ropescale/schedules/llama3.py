@@ -29,7 +29,6 @@ class Llama3(BuiltIn):
 
     does = "ntk-by-parts with a narrower band"
     paper = "Grattafiori et al. 2024, arXiv:2407.21783"
-    cited = "arXiv:2407.21783"
     falling = ("high_freq_factor", "low_freq_factor")
 
     factor: float = at_least(1)

@@ -30,7 +30,6 @@ class LongRope(BuiltIn):
 
     does = "a factor per pair, in two lists"
     paper = "Ding et al. 2024, arXiv:2402.13753"
-    cited = "arXiv:2402.13753"
     length_dependent: ClassVar[Any] = Varying(lambda self: tuple(self.short_factor) != tuple(self.long_factor))
 
     short_factor: tuple[float, ...] = above(0)

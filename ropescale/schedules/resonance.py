@@ -29,7 +29,6 @@ class Resonance(BuiltIn):
 
     does = "rounds a schedule's wavelengths"
     paper = "Wang et al. 2024, arXiv:2403.00071"
-    cited = "arXiv:2403.00071"
     length_dependent: ClassVar[Any] = Varying(lambda self: length_dependent(self.over))
 
     over: Schedule

@@ -35,7 +35,6 @@ class Table(BuiltIn):
 
     does = "your own number for every pair"
     paper = "Ding et al. 2024, arXiv:2402.13753 (its rescale factors, one list for every length)"
-    cited = "arXiv:2402.13753"
 
     inv_freq: tuple[float, ...] | None = at_least(0, None)
     factors: tuple[float, ...] | None = above(0, None)

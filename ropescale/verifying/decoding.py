@@ -86,11 +86,7 @@ class Stretch:
 
 
 def compare(
-    model: nn.Module,
-    trained: int,
-    extended: int,
-    lengths: Sequence[int] = (),
-    say: Say = lambda line: None,
+    model: nn.Module, trained: int, extended: int, lengths: Sequence[int] = (), say: Say = lambda line: None
 ) -> list[Stretch]:
     """Decodes around each length with the cache, and compares the logits with forward passes without a cache.
 

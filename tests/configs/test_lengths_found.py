@@ -30,6 +30,7 @@ OF_YARN4 = 32768, ORIGINAL, 131072, f"factor 4 x {ORIGINAL}"
 QWEN3_40K = plain("qwen3", 64, 4, 40960, head_dim=16)
 DUAL_CHUNK = plain("qwen2", 64, 4, 1010000) | {"dual_chunk_attention_config": DUAL}
 DUAL_4K = QWEN3_40K | {"dual_chunk_attention_config": DUAL | {"original_max_position_embeddings": 4096}}
+GEMMA3 = plain("gemma3_text", 64, 4, 131072, 1e6, rope_scaling={"rope_type": "linear", "factor": 8.0})
 FOUND = {
     "vicuna-16k": (VICUNA, 4096, MAXIMUM, 16384, f"factor 4 x {MAXIMUM}"),
     "llama 3.1": (LLAMA31, 8192, ORIGINAL, 131072, MAXIMUM),
@@ -42,6 +43,7 @@ FOUND = {
     "an own key": (plain("gpt_neox", 64, 4, 2048) | {"seq_length": 2048}, 2048, MAXIMUM, 2048, MAXIMUM),
     "gpt-oss's own key": (LLAMA | {MAXIMUM: 131072, INITIAL: 4096}, 4096, INITIAL, 131072, MAXIMUM),
     "a class default": ({"model_type": "llama"}, 2048, DEFAULT, 2048, DEFAULT),
+    "gemma 3, whose maximum includes its factor": (GEMMA3, 32768, "its model card", 131072, MAXIMUM),
 }
 
 
@@ -216,7 +218,7 @@ def test_flat_keys_are_read_and_written_where_the_class_reads_flat_keys(scaling,
 OWN = LLAMA | {"rope_theta": None}
 REFUSED = [
     (LLAMA | {"model_type": "deepseek_vl_v2", "language_config": LLAMA}, "in the top level and language_config"),
-    (LLAMA | {"model_type": "llava"}, "of llava in text_config, and config.json describes a language model in the top"),
+    *((LLAMA | {"model_type": each}, "in the top level; nothing is read or changed") for each in ("emu3", "llava")),
     (LLAMA | {"model_type": "ultrabert"}, "ultrabert keeps rope_parameters per layer type (sliding_attention, full_"),
     (LLAMA | {"model_type": "clip_text_model"}, "of clip_text_model in no section"),
     ({"model_type": "brandnew", "a": LLAMA, "b": LLAMA}, "in a and b"),

@@ -17,7 +17,7 @@ import gguf
 import own_schedules
 import pytest
 import torch
-from configurations import DEEPSEEK, LLAMA, in_v5, plain, write_checkpoint, yarn
+from configurations import DEEPSEEK, LLAMA, PHI3_128K, in_v5, plain, write_checkpoint, yarn
 from environments import environment
 from gguf_models import write_keys
 from model_kinds import EXPORTED as CONFIGS
@@ -381,6 +381,13 @@ def test_transformers_5s_code_runs_and_its_model_has_the_table(spec):
     with quiet():
         exec(compile(done.commands[0].text, "export", "exec"), names)
     assert_same_tables(ropescale.frequencies(CHECKPOINT, spec), tables_of(names["model"].model.rotary_emb))
+
+
+def test_transformers_5_stops_at_the_first_name_of_longrope(tmp_path):
+    config = PHI3_128K | {"rope_scaling": PHI3_128K["rope_scaling"] | {"type": "su"}}
+    with pytest.raises(KeyError, match="original_max_position_embeddings"):
+        stock_config(config)  # renames it only after its checks
+    assert "su; write longrope" in (export(write_checkpoint(tmp_path, config), "transformers5").refusal or "")
 
 
 def test_transformers_4_is_told_in_its_own_keys_and_only_what_it_cannot_read(tmp_path):
