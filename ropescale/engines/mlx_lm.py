@@ -184,8 +184,8 @@ def _lost(layers: Layers) -> Iterator[Difference]:
     if found is None:
         yield Difference.unknown(f"was not checked with {kind} for {where}")
     elif found not in ("", "width") and layers.dialect == "v5" and built(layers, kind, "both") == "":
-        own, stated = layers.configuration.text.default_parameters, layers.parameters
-        is_usual = all(stated.get(key) == own.get(key) for key in {*own, *stated})
+        own = layers.configuration.text.default_parameters
+        is_usual = all(layers.parameters.get(key) == own.get(key) for key in {*own, *layers.parameters})
         if kind == "default" and is_usual and built(layers, kind, "bare") == "":
             return
         missing = _missing(layers)
