@@ -115,8 +115,9 @@ def _of_folder(weights: _Weights, engine: str) -> Export:
     on_top = bool(record.beneath)
     replaces = not on_top and any(ropes[key].is_scaled for key in changed)
     given = Request(specs, original_length=other, replace_scaling=replaces, on_top=on_top)
-    told = gguf_options(record.schedule, given)
-    source = Source(told, argument(record.source), weights.revision, scaling_option(given))
+    source = Source(
+        gguf_options(record.schedule, given), argument(record.source), weights.revision, scaling_option(given)
+    )
     return weights.export(engine, as_it_lies(weights.name, stored, record.length, source), specs, given)
 
 

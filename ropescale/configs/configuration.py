@@ -135,13 +135,14 @@ class Configuration:
         Raises:
             ConfigError: as for :attr:`ropes`.
         """
-        text = self.text
         ropes = self.ropes.values()
         limit = self.max_length
         maximum = StatedLength(limit, self._maximum_key)
         trained = max(map(self._trained, ropes), key=_tokens)
         stated = [
-            each for each in [*lengths_in(self.section), *originals_in(self.section)] if each.key != text.maximum_name
+            each
+            for each in [*lengths_in(self.section), *originals_in(self.section)]
+            if each.key != self.text.maximum_name
         ]
         reached = self.family.reached.get(limit)
         products = [each for rope in ropes if (each := _product(rope, trained.key)) and trained.tokens != reached]
@@ -428,10 +429,9 @@ def widened(configuration: Configuration, length: int) -> Configuration:
             )
         # what transformers would derive from the old maximum
         derived = {"factor": rope.max_length / rope.original_length, ORIGINAL: rope.original_length}
-        is_derived = kind in ("yarn", "longrope", "llama3")
-        parameters[key] = (derived if is_derived else {}) | present(rope.scaling)
-    original = configuration.lengths.trained.tokens
-    return Configuration.read(write_rope(configuration, Scaling(parameters, length, original)))
+        parameters[key] = (derived if kind in ("yarn", "longrope", "llama3") else {}) | present(rope.scaling)
+    scaling = Scaling(parameters, length, configuration.lengths.trained.tokens)
+    return Configuration.read(write_rope(configuration, scaling))
 
 
 def write_rope(configuration: Configuration, scaling: Scaling) -> Data:

@@ -225,8 +225,10 @@ def _ignored_forms(section: Section) -> Iterator[tuple[bool, str]]:
         old = str(stated.get("rope_type") or stated.get("type"))
         if old in RENAMED_BY and section.is_known:
             lacks = model_type.removesuffix("_text") not in RENAMED_BY[old]
-            now = RENAMED_TYPES[old]
-            yield lacks, f"{model_type} has no rope type {brief(old)}, and transformers stops; write {now!r}"
+            yield (
+                lacks,
+                f"{model_type} has no rope type {brief(old)}, and transformers stops; write {RENAMED_TYPES[old]!r}",
+            )
         foreign = {"dynamic": "alpha", "yarn": "extrapolation_factor"}.get(old, "")
         value = stated.get(foreign)
         is_read = not section.is_known or model_type.startswith("hunyuan")  # as alpha, by code of their own

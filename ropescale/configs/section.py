@@ -98,8 +98,9 @@ class Section:
     @cached_property
     def per_type(self) -> bool:
         """Whether the class keeps rope parameters per layer type or, for an unknown class, whether the file does."""
-        unstated = self.defaults.get("rope_parameters") == {}
-        return unstated or class_defaults.is_nested(self.default_parameters or self.new)
+        return self.defaults.get("rope_parameters") == {} or class_defaults.is_nested(
+            self.default_parameters or self.new
+        )
 
     def name_of(self, field: str) -> str:
         """Returns the name that the model type uses for a field."""

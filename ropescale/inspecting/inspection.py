@@ -315,10 +315,9 @@ def _scaling_traps(configuration: Configuration, patched: bool) -> Iterator[str]
         if not rope.is_scaled:
             continue
         if not patched:
-            served = configuration.meant_length
             yield (
-                f"this model is already scaled{where}: {kind}, {rope.original_length:,} to {served:,} tokens; "
-                "a patch must replace that scaling, or compose with it"
+                f"this model is already scaled{where}: {kind}, {rope.original_length:,} to "
+                f"{configuration.meant_length:,} tokens; a patch must replace that scaling, or compose with it"
             )
         if kind == "dynamic" or (
             kind == "longrope" and rope.scaling.get("short_factor") != rope.scaling.get("long_factor")
@@ -329,7 +328,7 @@ def _scaling_traps(configuration: Configuration, patched: bool) -> Iterator[str]
                 "measures this with generate; a patch that freezes the table at one length avoids it)"
             )
         recorded = rope.scaling.get(name) or configuration.section.get(name)
-        if kind in ("yarn", "llama3", "longrope") and not recorded:
+        if kind in ("yarn", "llama3", "longrope") and not recorded and rope.original_length == rope.max_length:
             yield (
                 f"{kind} without original_max_position_embeddings{where}: transformers uses "
                 f"max_position_embeddings ({rope.max_length}) as the trained length"

@@ -208,15 +208,16 @@ def base_geometry(configuration: Configuration, chosen: Iterable[str], request: 
         ConfigError: a layer type is already scaled, and the request sets neither ``replace_scaling`` nor ``on_top``, or
             its choice is impossible for this scaling.
     """
-    is_clear = configuration.lengths.other_trained is None
-    found = {key: _base_of(configuration.ropes[key], request, is_clear) for key in chosen}
+    lengths = configuration.lengths
+    found = {key: _base_of(configuration.ropes[key], request, lengths.other_trained is None) for key in chosen}
     if not request.on_top:
         return found
     # Layers without scaling start from the model's current length as well; another theta may have extended it.
-    lengths = configuration.lengths
     length = request.original_length or lengths.served.tokens
     if length == lengths.trained.tokens and lengths.other_served is None:
         length = lengths.served.tokens
+    elif configuration.is_scaled and lengths.other_trained and length == lengths.other_trained.tokens:
+        length = configuration.max_length
     return {key: replace(rope, original_length=length) for key, rope in found.items()}
 
 

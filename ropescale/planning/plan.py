@@ -105,8 +105,9 @@ class Plan:
     @property
     def beneath(self) -> dict[str, str]:
         """The scaling, as text, of every layer type whose schedule is composed with it."""
-        layers = self.layers.items()
-        return {key: describe_scaling(layer.current) for key, layer in layers if layer.rope.table is not None}
+        return {
+            key: describe_scaling(layer.current) for key, layer in self.layers.items() if layer.rope.table is not None
+        }
 
     @property
     def frozen(self) -> dict[str, str]:
@@ -228,7 +229,11 @@ def _settled(configuration: Configuration, chosen: Mapping[str, Spec], request: 
         return None
     if request.target_length is not None:
         factors = [request.factor or spec.with_text(request.overrides).given.get("factor") for spec in chosen.values()]
-        fitting = [each for each in (first, second) if all(_fits(each, by, request.target_length) for by in factors)]
+        fitting = [
+            each
+            for each in (first, second)
+            if all(is_number(by) and abs(by * each.tokens - request.target_length) < 1 for by in factors)
+        ]
         if len(fitting) == 1:
             return fitting[0]
     found: list[object] = []
@@ -240,14 +245,8 @@ def _settled(configuration: Configuration, chosen: Mapping[str, Spec], request: 
         else:
             found.append((plan.tables, plan.length, plan.planned.max_length))
     if found[0] != found[1]:
-        doubt = configuration.lengths.doubt(request.on_top)
-        raise ConfigError(f"{doubt}; give the original length", "original_length")
+        raise ConfigError(f"{configuration.lengths.doubt(request.on_top)}; give the original length", "original_length")
     return None
-
-
-def _fits(length: StatedLength, factor: object, target: int) -> bool:
-    """Whether a length times the stated factor is the target length, in tokens."""
-    return is_number(factor) and abs(factor * length.tokens - target) < 1
 
 
 def plan_of_own(config: Json) -> Plan:
@@ -299,10 +298,9 @@ def _refuse_moved(before: Configuration, after: Configuration, scaling: Scaling,
                 f"{brief(key)} layers were trained at {trained}",
                 advice=[others(2 * trained)],
             )
-    planned = after.ropes
     for key in before.ropes.keys() - layers.keys():
         rope = before.ropes[key]
-        new = planned[key]
+        new = after.ropes[key]
         from_rope_parameters(rope)  # raises an error for an unknown rope type
         kind = rope.kind
         if kind not in ("yarn", "dynamic", "longrope"):
@@ -394,8 +392,8 @@ def _notes_on_start(configuration: Configuration, layers: PlannedLayers, request
     if ALL_LAYERS in ropes and len(kinds) > 1 and any(map(is_windowed, kinds)):
         yield "this model keeps one table for all its layers, so the sliding-window layers change as well"
     rope = next(iter(ropes.values()))
-    counted = request.on_top or request.original_length is not None
-    if rope.original_length != rope.max_length and not rope.is_scaled and not counted:
+    counts = not rope.is_scaled and not request.on_top and request.original_length is None
+    if counts and rope.original_length != rope.max_length:
         yield (
             f"the configuration states {rope.max_length:,} positions, but the model was trained at "
             f"{rope.original_length}; the factor counts from {rope.original_length} (give the "
@@ -416,7 +414,7 @@ def _notes_on_start(configuration: Configuration, layers: PlannedLayers, request
     if request.replace_scaling and length < had:
         yield (
             f"the context becomes {length:,} tokens, shorter than the vendor's {had:,}; "
-            f"a target length of {had:,} keeps it"
+            f"a target length of {had:,}, without a factor, keeps it"
         )
 
 

@@ -64,8 +64,10 @@ def from_rope_parameters(rope: Rope) -> tuple[Schedule, Rope]:
         kind = "longrope"  # as Phi-3's own configuration class renames them
     kind = "default" if kind == "mrope" else kind
     if kind not in KINDS:
-        hint = suggest(kind, KINDS, f"transformers has {', '.join(KINDS)}")
-        raise ScheduleError(f"the checkpoint's rope_type is {brief(kind)}, which ropescale cannot read; {hint}")
+        raise ScheduleError(
+            f"the checkpoint's rope_type is {brief(kind)}, which ropescale cannot read; "
+            + suggest(kind, KINDS, f"transformers has {', '.join(KINDS)}")
+        )
     own = replace(rope, theta=stated.get("rope_theta", rope.theta), scaling=stated)
     name, fields, length = _reading(kind, own)
     try:

@@ -181,9 +181,10 @@ def build(cls: type, fields: Json) -> Schedule:
     except ScheduleError:
         raise
     except Exception as error:
-        given = brief(fields)
         reason = cut(str(error), 300)
-        raise ScheduleError(f"{label}({given}) could not be created: {type(error).__name__}: {reason}") from error
+        raise ScheduleError(
+            f"{label}({brief(fields)}) could not be created: {type(error).__name__}: {reason}"
+        ) from error
 
 
 def suggest(word: str, known: Iterable[str], otherwise: str) -> str:

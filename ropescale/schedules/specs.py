@@ -87,8 +87,7 @@ class Spec:
     @property
     def exact(self) -> str:
         """The spec in the form that ``--schedule`` accepts: on one line, or with a long list as JSON."""
-        given = self.given.values()
-        if any(isinstance(value, (list, tuple)) and len(value) > _LONG for value in given):
+        if any(isinstance(value, (list, tuple)) and len(value) > _LONG for value in self.given.values()):
             return json.dumps({"name": self._name, **self.given})
         return self.text
 
@@ -99,8 +98,8 @@ class Spec:
     def plainest(self) -> Spec:
         """Returns the spec with its registered name and only the non-default fields, in the order of the class."""
         known = parameters(self.make)
-        given = {key: self.fields[key] for key in known if key in self.fields}
-        changed = {key: value for key, value in given.items() if _differs(value, known[key].default)}
+        given = ((key, self.fields[key]) for key in known if key in self.fields)
+        changed = {key: value for key, value in given if _differs(value, known[key].default)}
         inner = {key: value.plainest() for key, value in changed.items() if isinstance(value, Spec)}
         return replace(self, fields=changed | inner, named="")
 
@@ -309,8 +308,13 @@ def _from_mapping(given: Json) -> ParsedSpec:
             raise ScheduleError(f"a schedule's name is a string, not {brief(name)}")
         return one(_from_text(name.strip()), name).with_fields(**given)
     if "rope_type" in given or "type" in given:
-        kind = brief(given.get("rope_type", given.get("type"))).replace("'", '"')
-        raise ScheduleError(f'these are rope parameters, not a schedule; write {{"name": {kind}, ...}}')
+        spec = _named(str(given.get("rope_type", given.get("type"))))
+        spec = spec.with_fields(**{key: value for key, value in given.items() if key in spec.known})
+        raise ScheduleError(
+            f"these are rope parameters, not a schedule; write {spec.exact}, and give the original length if they "
+            "state it",
+            "original_length",
+        )
     if not given or not all(isinstance(value, (str, Mapping, Spec)) or callable(value) for value in given.values()):
         raise ScheduleError('a schedule in JSON needs a name: {"name": "yarn", "factor": 8}')
     return {layers: one(parse(value), layers) for layers, value in given.items()}

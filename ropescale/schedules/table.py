@@ -54,9 +54,8 @@ class Table(BuiltIn):
     @classmethod
     def of(cls, frequencies: Frequencies, rope: Rope) -> Table:
         """Returns the table with these frequencies on ``rope``: factors ``b_i / inv_i`` (1e30 for a stopped pair)."""
-        wanted = one_per_pair(cls.name, "inv_freq", rope, frequencies.inv_freq)
         factors = []
-        for b, f in zip(rope.inv_freq(), wanted):
+        for b, f in zip(rope.inv_freq(), one_per_pair(cls.name, "inv_freq", rope, frequencies.inv_freq)):
             divisor = b / f if f else NEVER_TURNS
             factors.append(divisor if b else 1.0)
         return cls(factors=tuple(factors), attention_factor=frequencies.attention_scale / rope.table_scale)

@@ -66,8 +66,9 @@ def _guarded(where: str, act: Callable[[], T]) -> T:
     except SyntaxError as error:
         raise ScheduleError(f"{where} is not valid Python: {error.msg} (line {error.lineno})") from error
     except (Exception, SystemExit) as error:
-        reason = cut(str(error), 300)
-        raise ScheduleError(f"{where} raised {type(error).__name__} when it was imported: {reason}") from error
+        raise ScheduleError(
+            f"{where} raised {type(error).__name__} when it was imported: {cut(str(error), 300)}"
+        ) from error
 
 
 def load_json(path: Path) -> Data:

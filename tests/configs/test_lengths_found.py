@@ -16,24 +16,23 @@ from ropescale.errors import ConfigError, ScheduleError
 from ropescale.inspecting import inspect
 
 LINEAR4 = LLAMA | {"rope_scaling": {"type": "linear", "factor": 4.0}}
-VICUNA = LINEAR4 | {"max_sequence_length": 16384}
+PHI3 = plain("phi3", 128, 4, 131072, rope_scaling=PHI3_128K["rope_scaling"])
+VICUNA, QWEN3_40K = LINEAR4 | {"max_sequence_length": 16384}, plain("qwen3", 64, 4, 40960, head_dim=16)
 COMMAND_R = plain("cohere", 64, 4, 8192, 8000000.0) | {"model_max_length": 131072}
 YARN4 = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
 DRAFT = LLAMA31 | {"max_position_embeddings": 2048, "architectures": ["LlamaForCausalLMEagle3"]}
 DUAL = {"chunk_size": 262144, "local_size": 8192, "original_max_position_embeddings": 262144}
-ORIGINAL = "rope_scaling.original_max_position_embeddings"
-MAXIMUM = "max_position_embeddings"
-INITIAL = "initial_context_length"
-DEFAULT = f"{MAXIMUM}, the default of llama"
+ORIGINAL, MAXIMUM = "rope_scaling.original_max_position_embeddings", "max_position_embeddings"
+INITIAL, DEFAULT = "initial_context_length", f"{MAXIMUM}, the default of llama"
 DUAL_ORIGINAL = f"dual_chunk_attention_config.{ORIGINAL.partition('.')[2]}"
 OF_YARN4 = 32768, ORIGINAL, 131072, f"factor 4 x {ORIGINAL}"
-QWEN3_40K = plain("qwen3", 64, 4, 40960, head_dim=16)
 DUAL_CHUNK = plain("qwen2", 64, 4, 1010000) | {"dual_chunk_attention_config": DUAL}
 DUAL_4K = QWEN3_40K | {"dual_chunk_attention_config": DUAL | {"original_max_position_embeddings": 4096}}
 GEMMA3 = plain("gemma3_text", 64, 4, 131072, 1e6, rope_scaling={"rope_type": "linear", "factor": 8.0})
 FOUND = {
     "vicuna-16k": (VICUNA, 4096, MAXIMUM, 16384, f"factor 4 x {MAXIMUM}"),
     "llama 3.1": (LLAMA31, 8192, ORIGINAL, 131072, MAXIMUM),
+    "phi3 without the original": (PHI3, 4096, "another layer type or a class default", 131072, MAXIMUM),
     "a draft head": (DRAFT, 8192, ORIGINAL, 2048, MAXIMUM),
     "command-r": (COMMAND_R, 8192, MAXIMUM, 8192, MAXIMUM),
     "yarn, the maximum left": (LLAMA | {MAXIMUM: 32768, "rope_scaling": YARN4}, *OF_YARN4),
@@ -57,14 +56,14 @@ def test_inspect_shows_the_lengths_and_where_they_come_from(name, tmp_path, ran)
         assert lengths["trained"] == {"tokens": trained, "from": trained_key}
         assert lengths["served"] == {"tokens": served, "from": served_key}
         assert lengths["tokenizer"] == 777 and not {trained_key, served_key} & lengths["others"].keys()
-    out = ran("inspect", folder).out
+    out, err = ran("inspect", folder).out, ran("inspect", folder).err
     assert f"{trained:,} tokens" in out and served_key in out and "777 tokens" in out
+    assert "without original_max_position_embeddings" not in err
     if name == "command-r":
         assert lengths["others"] == {"model_max_length": 131072} and "model_max_length" in out
 
 
-ASKS = "give the original length"
-KEYS = ("target_positions", "context_length", "seq_len")
+ASKS, KEYS = "give the original length", ("target_positions", "context_length", "seq_len")
 PATCHED = [
     (COMMAND_R, {"schedule": "yarn:factor=2"}, ASKS),
     (COMMAND_R, {"schedule": "yarn:factor=2", "original_length": "128k"}, 262144),
@@ -74,9 +73,10 @@ PATCHED = [
     (COMMAND_R, {"schedule": "yarn:factor=2", "on_top": True}, ASKS),
     (LINEAR4, {"schedule": "abf:rope_theta=1e6", "target_length": "64k", "replace_scaling": True}, 65536),
     (COMMAND_R | {"model_max_length": 8192}, {"schedule": "yarn:factor=2"}, 16384),
-    (VICUNA, {"schedule": "linear:factor=2", "on_top": True}, 32768),
+    *((each, {"schedule": "linear:factor=2", "on_top": True}, 32768) for each in (VICUNA, LINEAR4)),
+    (GEMMA3, {"schedule": "linear:factor=2", "on_top": True}, 262144),
     (VICUNA, {"schedule": "linear:factor=2", "on_top": True, "original_length": 4096}, 32768),
-    (LINEAR4, {"schedule": "linear:factor=2", "on_top": True}, 32768),
+    (LINEAR4 | {MAXIMUM: 16384}, {"schedule": "linear:factor=2", "on_top": True, "original_length": 4096}, 32768),
     (VICUNA, {"schedule": "yarn:factor=8", "replace_scaling": True}, 32768),
     (LINEAR4, {"schedule": "yarn:factor=8", "replace_scaling": True}, ASKS),
     (LLAMA31, {"schedule": "yarn:factor=2", "on_top": True}, 262144),

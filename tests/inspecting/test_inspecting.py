@@ -58,14 +58,12 @@ LINEAR = {"rope_type": "linear", "factor": 2.0}
 TRAPS = [
     ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, {}, "dynamic changes the frequencies with the le"),
     ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, {}, "yarn without original_max_position_embeddings"),
-    ({"rope_scaling": LINEAR}, {}, "already scaled"),
-    ({"rope_scaling": LINEAR}, {"ropescale": {"schema": 1}}, ""),  # that is not the makers' work
+    *(({"rope_scaling": LINEAR}, each, said) for each, said in (({}, "already scaled"), ({"ropescale": {}}, ""))),
     ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "attn_factor": 1.1}}, {}, "it reads attention_factor"),
     *(({}, {"tokenizer_config": {"model_max_length": limit}}, f"model_max_length is {limit}, below max_position_em")
       for limit in (128, -math.inf)),
     *(({}, {"tokenizer_config": {"model_max_length": limit}}, "") for limit in (True, math.inf, 10**30)),
-    ({}, {"generation_config": {"max_length": 256}}, "stops generation"),
-    ({}, {"generation_config": {"max_length": 20}}, ""),
+    *(({}, {"generation_config": {"max_length": n}}, words) for n, words in ((256, "stops generation"), (20, ""))),
     ({"sliding_window": 64}, {}, "never attend further back"),
     ({"sliding_window": 128, "use_sliding_window": False}, {}, ""),
     (in_v5(LLAMA, rope_theta=5e5), {}, "transformers 4 ignores"),

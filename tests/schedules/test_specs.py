@@ -135,7 +135,7 @@ BAD_SYNTAX = [
     ('{"name": "yarn", "factor": "8"}', "yarn: factor must be a number, not '8'"),
     ('{"name": 8}', "a schedule's name is a string, not 8"),
     ('{"factor": 8}', 'a schedule in JSON needs a name: {"name": "yarn", "factor": 8}'),
-    ('{"rope_type": "yarn", "factor": 8}', 'write {"name": "yarn", ...}'),
+    ('{"type": "yarn", "factor": 8, "original_max_position_embeddings": 4}', "yarn:factor=8, and give the original le"),
     ("resonance:over=[yarn:factor=8]", "over takes the name of a schedule, not '[yarn:factor=8]'; give its fields"),
     ('{"name": "resonance", "over": {"full_attention": "yarn"}}', "over needs one schedule, not one per layer type"),
 ]
