@@ -83,7 +83,7 @@ def fitting(value: T, kind: object) -> T:
     try:
         _adapter(kind).validate_python(value)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
         raise Damaged(f"has a wrong value{f' in {place[:80]!r}' if place else ''}: {first['msg']}") from None
     return value

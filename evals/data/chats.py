@@ -145,8 +145,7 @@ def _written(
     try:
         text = render(tokenizer, how)
     except DataError as error:
-        why = f"{chat.name} does not fit the chat template: {error}; repair either"
-        raise DataError(why) from None
+        raise DataError(f"{chat.name} does not fit the chat template: {error}; repair either") from None
     return Text(chat.name, text).text
 
 
@@ -250,7 +249,7 @@ SECONDS = 10
 BYTES = 2**30
 """The memory that a template may take in addition to the process."""
 
-LONGEST = 2**26
+LONGEST = 2**23
 """The largest number of characters that a template may write."""
 
 

@@ -46,6 +46,9 @@ _COMPRESSED = (".gz", ".zst")
 _MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 """The first bytes of compressed files, with pyarrow's names of the compressions."""
 
+EXPANDS = 100
+"""The most times that a file may be larger when unpacked; zstd shrinks text to a third or a tenth."""
+
 
 class NoText(DataError):
     """The error for a file that is not plain text; folders skip such files."""
@@ -120,8 +123,13 @@ def opened(path: Path) -> BinaryIO:
     return file
 
 
-_JSON = {"[": r'\[\s*([\[{"]|\]$)', "{": r"\{.*\}\s*\n\s*\{", "{}": r"\{.*$", "{\n}": r"\{"}
-"""Patterns of a file's start, by the results of :func:`starts_json`."""
+def most_unpacked(path: Path) -> int:
+    """Returns the largest size of a file's content, unpacked; a small file may expand further."""
+    return max(2**26, EXPANDS * path.stat().st_size)
+
+
+_JSON = {"[": r'\[\s*([\[{"]|\]$)', "{": r"\{.*\}[^\S\n]*\n\s*\{", "{}": r"\{.*$", "{\n}": r"\{"}
+"""Patterns of a file's start, by the results of :func:`starts_json`, in linear time."""
 
 
 def starts_json(path: Path) -> str:
@@ -147,17 +155,18 @@ def text_of(path: Path, is_array: bool = False) -> Text:
 
     Raises:
         NoText: the file does not decode, is compressed, or has a structured format.
-        DataError: the file cannot be read, or is longer than :data:`LARGEST`.
+        DataError: the file cannot be read, or is longer than :data:`LARGEST` or :func:`most_unpacked`.
     """
     if kind := _NO_TEXT.get(contents_suffix(path)):
         raise NoText(f"{path} is {kind}, or rename it to .txt if it is plain text")
     try:
         with opened(path) as file:
-            raw = file.read(LARGEST + 1)
+            most = min(LARGEST, most_unpacked(path))
+            raw = file.read(most + 1)
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
-    if len(raw) > LARGEST:
-        raise DataError(f"{path} is longer than {LARGEST:,} bytes; split it into several files")
+    if len(raw) > most:
+        raise DataError(f"{path} is longer than {most:,} bytes; split it into several files")
     if not is_array and starts_json(path) in ("[", "{"):
         raise NoText(f"{path} has rows of JSON; give the file itself")
     return decoded(str(path), raw)
@@ -172,8 +181,7 @@ def decoded(name: str, raw: bytes) -> Text:
     try:
         text = raw.decode().removeprefix("\ufeff")
     except UnicodeDecodeError as error:
-        why = f"{name} is not UTF-8 text: byte {error.start} does not decode; convert it (iconv)"
-        raise NoText(why) from None
+        raise NoText(f"{name} is not UTF-8 text: byte {error.start} does not decode; convert it (iconv)") from None
     if "\0" in text:
         zero = raw.index(b"\0")
         raise NoText(f"{name} is not text: it has a zero byte at {zero}; give UTF-8 text")

@@ -22,7 +22,7 @@ from ...errors import DataError
 from ...files import LARGEST, local_path
 from ...output.formatting import cut, first_line
 from .chats import ALPACA, TURNS, Chat, Unread
-from .documents import Document, NoText, Text, of_ids, opened, starts_json, text_of
+from .documents import EXPANDS, Document, NoText, Text, most_unpacked, of_ids, opened, starts_json, text_of
 from .prompts import PromptFields, prompt_row
 
 if TYPE_CHECKING:
@@ -174,10 +174,15 @@ def _json_lines(source: str) -> Iterator[tuple[int, Row]]:
     Raises:
         DataError: a line is not a JSON object; the message names the line.
     """
+    path = local_path(source)
     try:
-        with opened(local_path(source)) as file:
+        with opened(path) as file:
+            left = most_unpacked(path)
             for number, line in enumerate(iter(lambda: file.readline(LARGEST + 1), b""), start=1):
                 name = f"{source} line {number}"
+                left -= len(line)
+                if left < 0:
+                    raise DataError(f"{source} unpacks to over {EXPANDS} times its size; unpack it first")
                 if len(line) > LARGEST:
                     raise DataError(f"{name} is longer than {LARGEST:,} bytes; write such a text as a .txt file")
                 if not line.strip():
@@ -250,9 +255,6 @@ _TOGETHER = 8
 """Rows per read, which may share one stored value. They are converted to Python one by one, because lists of token ids
 create many objects."""
 
-_EXPANDS = 100
-"""The most times that a row group may be larger in memory than the file; zstd shrinks text to a third or a tenth."""
-
 
 def _check_expansion(metadata: pyarrow.parquet.FileMetaData, source: str) -> None:
     """Checks that no row group is much larger in memory, with eight bytes per value, than the whole file on disk.
@@ -261,11 +263,13 @@ def _check_expansion(metadata: pyarrow.parquet.FileMetaData, source: str) -> Non
         DataError: one is.
     """
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
-        columns = list(map(group.column, range(group.num_columns)))
-        expanded = group.total_byte_size + 8 * sum(each.num_values for each in columns)
-        if expanded > max(LARGEST, _EXPANDS * local_path(source).stat().st_size):
-            many = f"{expanded / 1e9:.2g} GB in one row group, over {_EXPANDS} times the file"
-            raise DataError(f"{source} has {many}; write it as .jsonl")
+        values = sum(group.column(number).num_values for number in range(group.num_columns))
+        expanded = group.total_byte_size + 8 * values
+        if expanded > most_unpacked(local_path(source)):
+            raise DataError(
+                f"{source} has {expanded / 1e9:.2g} GB in one row group, over {EXPANDS} times the file; write it as "
+                ".jsonl"
+            )
 
 
 def documents_of(rows: Iterable[tuple[int, Row]], part: str, options: ReadOptions, source: str) -> Iterator[Unread]:

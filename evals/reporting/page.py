@@ -57,8 +57,10 @@ def page(runs: Sequence[StoredRun], title: str | None = None) -> str:
         title = f"{', '.join(models)}: {', '.join(sources)}, {date.today()}"
     series = figures.series_of(runs)
     parts = []
+    data: Data = {}
     for number, run in enumerate(runs):
         with refusing_damage(run.folder / RESULTS):  # results of another version may lack figures
+            data |= page_data([run])
             figure = _figure(number, run)
             html = visible_lines(to_html(run.report))
             parts.append({"name": run.name, "said": run.sentences, "html": html, "figure": figure})
@@ -66,7 +68,7 @@ def page(runs: Sequence[StoredRun], title: str | None = None) -> str:
         title=title,
         runs=parts,
         compared=to_html(compared(runs)),
-        data=finite(page_data(runs)),
+        data=finite(data),
         cell=change_cell,
         folding=lambda text: visible_lines(folding(text)),
         series=[(each, style_of(each.number, each.schedule)) for each in series],

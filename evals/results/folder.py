@@ -9,6 +9,7 @@ of a different text or model, or replacing results by fewer results, requires ``
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -38,22 +39,20 @@ from ..facts import DataFacts, Key, ModelFacts, Tables
 RESULTS = "results.json"
 LOSSES = "losses.safetensors"
 
+_NAME = re.compile(r"\w+\.\w+")
+"""The name of a file beside ``results.json``."""
+
 SCHEMA = 2
 
 KINDS = ("perplexity", "retrieval", "recommendation", "search")
 
 
-class Conclusions(TypedDict):
-    """The sentences of ``results.json``."""
+class Results(TypedDict):
+    """The fields of ``results.json`` that all kinds of runs share; each metric adds its rows."""
 
     sentences: list[str]
     rests_on: str
     unfinished: NotRequired[str]
-
-
-class Results(Conclusions):
-    """The fields of ``results.json`` that all kinds of runs share; each metric adds its rows."""
-
     kind: NotRequired[str]
     model: ModelFacts
     data: DataFacts
@@ -88,7 +87,7 @@ def read_results(path: Path, kind: str | None = None) -> Results:
         there = found.get("kind", "perplexity")
         if cast(Data, found).get("schema") != SCHEMA or there not in KINDS:
             raise Damaged("has a schema or a kind of run that this version cannot read")
-        fitting(found, Conclusions)
+        fitting(found, Results)
     if kind not in (None, there):
         raise DataError(f"{path} holds a {there} run, not a {kind} run; give another folder")
     return found
@@ -142,12 +141,9 @@ def writable_folder(out: str | Path, kind: str = "perplexity") -> Path:
         found = there.get("kind", "perplexity")
         if there and found != kind:
             raise CheckpointError(f"{folder} holds a {found} run, and this is a {kind} run; {ELSEWHERE}")
-    try:  # permissions do not suffice: root may write anywhere except in /proc
-        with tempfile.TemporaryFile(dir=nearest):
-            pass
-    except OSError as error:
-        why = f"no file can be created in {nearest} ({error.strerror})"
-        raise CheckpointError(f"cannot write into {folder}: {why}; {ELSEWHERE}") from None
+    # Permissions do not suffice: root may write anywhere except in /proc.
+    with translated(folder), tempfile.TemporaryFile(dir=nearest):
+        pass
     return folder
 
 
@@ -190,7 +186,8 @@ def refuse_loss(folder: Path, results: Parsed, force: bool) -> None:
         CheckpointError: results would be lost; the message names them.
     """
     there = None if force else existing(folder)
-    lost = lost_from(there, results) if there else ""
+    with refusing_damage(folder / RESULTS):
+        lost = lost_from(there, results) if there else ""
     if lost:
         raise CheckpointError(
             f"{folder} holds {lost}; {ELSEWHERE}, or allow to replace its results",
@@ -258,11 +255,11 @@ def write(folder: Path, results: Json, files: Contents, force: bool = False) -> 
     refuse_loss(folder, results, force)
     with made_folder(folder), translated(folder):
         there = existing(folder)
-        listed_there = {} if there is None else there.get("files", {})
-        if any(not name or "/" in name or name.startswith(".") for name in listed_there):
+        listed_there = there["files"] if there else {}
+        if not all(map(_NAME.fullmatch, listed_there)):
             raise CheckpointError(f"{folder / RESULTS} lists files outside the folder; {ELSEWHERE}")
         digests = {name: [sha256(content)] for name, content in files.items()}
-        known = {name: digests.get(name, []) + listed_there.get(name, []) for name in {**digests, **listed_there}}
+        known = {name: digests.get(name, []) + listed_there.get(name, []) for name in digests | listed_there}
         with ExitStack() as written:  # first all files beside their places, because the disk may be full
             for name, content in files.items():
                 written.enter_context(atomic_path(folder / name)).write_bytes(content)

@@ -77,7 +77,7 @@ class Result(Stored, Saved):
                 trained_length=results["model"].get("trained_length"),
                 tables=results.get("tables", {}),
                 options={name: value for each in cls.metrics for name, value in each.recalled(results).items()},
-                unfinished=str(results.get("unfinished", "")),
+                unfinished=results.get("unfinished", ""),
                 **losses,
             )
             stored = [each for each in cls.metrics if each.key in results]
@@ -359,7 +359,7 @@ def read_losses(folder: Path, results: Results) -> Parsed:
         except SafetensorError as error:
             raise Damaged(f"does not hold the losses of a run ({error})") from None
         header: Any = parse_json(content[8 : 8 + int.from_bytes(content[:8], "little")])
-        return _read(json.loads(header["__metadata__"][_KEY]), tensors)
+        return _read(parse_json(header["__metadata__"][_KEY].encode()), tensors)
 
 
 def _read(index: Parsed, tensors: Mapping[str, np.ndarray]) -> Parsed:

@@ -237,6 +237,7 @@ def sealed(path, content):
 
 CHANGED = "does not belong to the results beside it, or was changed (its checksum differs); move it away"
 FILES = {
+    "another length": (lambda run: reseal(run, lambda found: found["paired"][0].update(length=17)), "lacks fig"),
     **{f"byte {at}": (lambda run, at=at: flipped(run / "losses.safetensors", at), CHANGED) for at in (0, 60, 1000, -1)},
     "no losses": (lambda run: (run / "losses.safetensors").write_bytes(b""), "losses.safetensors does not belong"),
     "other losses": (lambda run: sealed(run / "losses.safetensors", b"\x02" + bytes(7) + b"{}"), "losses.safetensors "),
@@ -249,9 +250,8 @@ FILES = {
     },
     "a figure": (lambda run: (run / "results.json").write_text(
         (run / "results.json").read_text().replace('"length": 16', '"length": 17', 1)), "was changed or damaged"),
-    "no seal": (lambda run: (run / "results.json").write_text('{"schema": 2}'), "its checksum differs"),
     **{str(found): (lambda run, found=found: reseal(run, lambda results: results.update(found)), "results.json ")
-       for found in ({"sentences": [5]}, {"sentences": "abc"}, {"rests_on": ["x"]}, {"unfinished": 5},
+       for found in ({"sentences": [5]}, {"sentences": "abc"}, {"rests_on": ["x"]}, {"unfinished": 5}, {"rows": 5},
                      {"report": [{"header": ["a", "b"], "rows": [["x"]], "right": []}]})},
 }  # fmt: skip
 

@@ -85,9 +85,10 @@ def test_a_link_or_a_pipe_in_place_of_a_file_is_moved_aside_and_not_followed(run
     assert (tmp_path / "elsewhere").read_text() == "years of work"
 
 
-def test_a_list_of_files_outside_the_folder_is_refused(run, results, tmp_path):
+@pytest.mark.parametrize("name", ["../thesis", "a\0b", "resume"])
+def test_a_list_of_files_outside_the_folder_is_refused(run, results, tmp_path, name):
     (tmp_path / "thesis").write_text("years of work")
-    reseal(run, lambda found: found["files"].update({"../thesis": [digest(tmp_path / "thesis")]}))
+    reseal(run, lambda found: found["files"].update({name: [digest(tmp_path / "thesis")]}))
     with pytest.raises(CheckpointError, match="lists files outside the folder"):
         results[0].save(run)
     assert (tmp_path / "thesis").exists()
