@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import ConfigError
 from ..files import Data, Json, is_number, present
-from ..output.formatting import brief, cut
+from ..output.formatting import brief
 from ..rope import Rope
 from . import class_defaults
 from .class_defaults import ALL_LAYERS, PARTIAL_NAMES, THETA_NAMES
@@ -32,7 +32,6 @@ from .finding import (
 from .parameters import check_theta, ignored_flat, read_parameters
 from .section import (
     LARGEST,
-    LONGEST_NAME,
     Parameters,
     Section,
     check_head,
@@ -83,20 +82,23 @@ class Configuration:
         section = found if isinstance(found, Mapping) else {}
         if found is not None and not isinstance(found, Mapping):
             unclear = f"{dotted(path)} must be an object of keys and values, not {brief(found)}"
+        stated = config.get("model_type")
+        if not is_name(stated or ""):
+            unclear = f"model_type must be a name, not {brief(stated)}"
         if path and not section.get("model_type"):
-            entry = class_defaults.load().get(str(config.get("model_type"))) or {}
-            section = {**section, "model_type": entry.get("text") or config.get("model_type")}
+            entry = class_defaults.load().get(str(stated)) or {}
+            section = {**section, "model_type": entry.get("text") or stated}
         return cls(config, original_length, section, path, unclear)
 
-    @property
+    @cached_property
     def model_type(self) -> str:
         """The language model's type, or ``"None"`` if the configuration has no type."""
         return str(self.section.get("model_type"))
 
-    @property
+    @cached_property
     def whole_type(self) -> str:
         """The type of the whole model, which differs from :attr:`model_type` for a multimodal model."""
-        return cut(str(self.raw.get("model_type")), LONGEST_NAME)
+        return str(self.raw.get("model_type"))
 
     @property
     def family(self) -> Family:

@@ -56,6 +56,7 @@ def scaled(**changes: Any) -> dict[str, Any]:
 
 CONFIGS: dict[str, tuple[Any, ...]] = {
     "no type": ({"model_type": None}, "no model_type"),
+    "many types": ({"model_type": [1.0] * 10**5, "text_config": CONFIG}, "model_type must be a name, not [1.0"),
     "unknown type": ({"model_type": "newest", "rope_theta": None, "head_dim": None, "hidden_size": None}, "rope_theta"),
     "head_dim 0": ({"head_dim": 0}, "head_dim is 0"),
     "head_dim vast": ({"head_dim": 2**31}, "a head would rotate 2147483648 coordinates"),
