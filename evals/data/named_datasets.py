@@ -7,9 +7,7 @@ KVPress's copies have an instruction before each text and one row per question, 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, TypeAlias
@@ -73,12 +71,7 @@ def read(source: str, options: ReadOptions) -> Iterator[Unread]:
     """
     named = None
     if is_saved(source):
-        import datasets
-
-        try:
-            loaded = datasets.load_from_disk(str(local_path(source)))
-        except Exception as error:
-            raise DataError(f"{source} is not a readable datasets folder: {first_line(error)}") from None
+        loaded = _saved(source)
     elif source not in DATASETS:
         loaded = _on_hub(source, options.streaming)
     else:
@@ -95,6 +88,22 @@ def read(source: str, options: ReadOptions) -> Iterator[Unread]:
     return documents_of(rows, part, options, source)
 
 
+def _saved(source: str) -> Loaded:
+    """Loads a folder that ``save_to_disk`` wrote; raises DataError if it is unreadable or lists a file outside."""
+    import datasets
+
+    folder = os.path.abspath(local_path(source))
+    try:
+        loaded = datasets.load_from_disk(folder)
+        parts = loaded.values() if isinstance(loaded, dict) else [loaded]
+        files = [os.path.abspath(each["filename"]) for part in parts for each in part.cache_files]
+        if os.path.commonpath([folder, *files]) != folder:
+            raise ValueError("it lists a file outside of it")
+    except Exception as error:
+        raise DataError(f"{source} is not a readable datasets folder: {first_line(error)}") from None
+    return loaded
+
+
 def _on_hub(source: str, streaming: bool, revision: str | None = None) -> Loaded:
     """Loads all splits of a dataset.
 
@@ -103,12 +112,6 @@ def _on_hub(source: str, streaming: bool, revision: str | None = None) -> Loaded
     """
     name, _, configuration = source.partition(":")
     silence, is_missing = ask_hub(name, kind="dataset")
-    unknown = f"{source!r} is neither a file or folder here nor a dataset on the Hub"
-    silent = f"the Hub cannot be reached ({silence}), and the dataset is not in the cache"
-    if silence is not None and not _may_be_cached(name):
-        raise DataError(f"{unknown}: {silent}")
-    if is_missing and not _may_be_cached(name):
-        raise DataError(f"{unknown}; check the name, or log in if it is private: `hf auth login`")
 
     import datasets  # late, because it takes as long as torch
     from datasets import config
@@ -119,25 +122,14 @@ def _on_hub(source: str, streaming: bool, revision: str | None = None) -> Loaded
     try:
         return datasets.load_dataset(name, configuration or None, streaming=streaming, revision=revision)
     except Exception as error:
-        raise DataError(f"{unknown}: {first_line(error) if silence is None else silent}") from None
+        why = f": {first_line(error)}"
+        if silence is not None:
+            why = f": the Hub cannot be reached ({silence}), and the dataset is not in the cache"
+        elif is_missing:
+            why = "; check the name, or log in if it is private: `hf auth login`"
+        raise DataError(f"{source!r} is neither a file or folder here nor a dataset on the Hub{why}") from None
     finally:
         config.HF_HUB_OFFLINE = offline
-
-
-def _may_be_cached(name: str) -> bool:
-    """Returns whether a folder in the caches of ``datasets`` or of the Hub has the letters of a dataset's name."""
-    from huggingface_hub import constants
-
-    own = os.environ.get("HF_DATASETS_CACHE", os.path.join(constants.HF_HOME, "datasets"))
-    folders = list[str]()
-    for cache in (own, constants.HF_HUB_CACHE):
-        with suppress(OSError):
-            folders += os.listdir(cache)
-    return any(_letters(name) in _letters(folder) for folder in folders)
-
-
-def _letters(name: str) -> str:
-    return re.sub("[^a-z0-9]", "", name.lower())
 
 
 def _rows(loaded: Loaded, source: str, split: str | None) -> tuple[Iterable[tuple[int, Row]], str]:

@@ -260,10 +260,8 @@ def space_of(plan: Plan, target: int, engine: str | None = None) -> Space:
 
 
 def _space(plan: Plan, target: int, scale: Scale = "free", whole: bool = False) -> Space:
-    families = {}
-    for key, layer in plan.layers.items():
-        families[key] = Ramp(layer.rope, target / layer.rope.original_length, scale, whole)
-    return Space(families)
+    ropes = {key: layer.rope for key, layer in plan.layers.items()}
+    return Space({key: Ramp(rope, target / rope.original_length, scale, whole) for key, rope in ropes.items()})
 
 
 def _in_the_folder(space: Space, plan: Plan, engine: Engine) -> str:

@@ -105,14 +105,13 @@ def find_section(config: Json) -> tuple[Path, str]:
     known = class_defaults.load()
     model_type = str(config.get("model_type"))
     if model_type in known:
-        path = ("text_config",) if "text" in (known[model_type] or {}) else ()
-        is_flat = path and path[0] not in config and "hidden_size" in config
-        return path, (
+        if "text" not in (known[model_type] or {}):
+            return (), ""
+        flat = (
             f"transformers' class of {model_type} reads text_config, and config.json describes a language model in the "
             "top level; nothing is read or changed"
-            if is_flat
-            else ""
         )
+        return ("text_config",), flat if "text_config" not in config and "hidden_size" in config else ""
     usual = next((path for path in _USUAL if isinstance(at(config, path), Mapping)), None)
     paths = [*sections_in(config)] if usual is None else [usual]
     if len(paths) < 2 and {*paths} <= {*_READ}:

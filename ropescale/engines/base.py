@@ -339,7 +339,7 @@ def needs_remote_code(config: Json) -> bool:
 # ---------------------------------------------------------------------------------------------------------
 # Serving
 
-V4_NAMES = frozenset({"rope_scaling", *THETA_NAMES, *PARTIAL_NAMES})
+V4_NAMES = {"rope_scaling", *THETA_NAMES, *PARTIAL_NAMES}
 """The keys of transformers 4 that correspond to ``rope_parameters`` in transformers 5."""
 
 

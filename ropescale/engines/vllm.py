@@ -14,7 +14,7 @@ from ..schedules.longrope import usual_scale
 from .base import EVERY, Command, Difference, Engine, Layers, Serving, option, shell
 from .model_code import architecture, as_read, code, not_its_own
 
-TURN_HALVES_AFTER_ALL = frozenset(["llama4", "llama4_text"])
+TURN_HALVES_AFTER_ALL = {"llama4", "llama4_text"}
 """Types with interleaved pairs whose weights vLLM permutes at loading, so that it rotates halves (models/llama4.py)."""
 
 _KINDS = EVERY - {"proportional"}
@@ -40,7 +40,7 @@ _UNSCALED = frozenset(
 )
 """Classes for which vLLM ignores the scaling in all layers (ernie45_vl_moe.py, mimo_v2.py, models/minimax_m3)."""
 
-_RAMP_OF_TRAINED = frozenset("qwen3_vl_text qwen3_vl_moe_text qwen3_5_text qwen3_5_moe_text".split())
+_RAMP_OF_TRAINED = "qwen3_vl_text qwen3_vl_moe_text qwen3_5_text qwen3_5_moe_text".split()
 """Types with mrope whose code computes yarn's ramp from the trained length, not from four times it (qwen3_vl.py)."""
 
 MLA_BUT_PLAIN = ("minicpm3",)

@@ -71,7 +71,7 @@ SLIDING_SHARES_THETA = frozenset("laguna mellum olmo2".split())
 """Architectures in :data:`SLIDING_UNSCALED` whose sliding-window layers use ``rope.freq_base`` (for laguna: unless the
 file has a separate theta)."""
 
-SLIDING_HAS_THETA = frozenset(["dots3note"])
+SLIDING_HAS_THETA = {"dots3note"}
 """Architectures whose sliding-window layers have a separate theta, but the same scaling as other layers."""
 
 SLIDING_SHARES_SCALE = SLIDING_UNSCALED - SLIDING_SHARES_THETA

@@ -443,10 +443,7 @@ def with_each_factor(schedules: Sequence[object], factors: Sequence[float]) -> l
         raise ScheduleError(f"{part.text} has its own factor, and factors {given} are given; remove one", "factor")
     scaled: list[ParsedSpec] = []
     for spec in specs:
-        if not takes(spec, "factor"):
-            scaled.append(spec)
-            continue
-        for factor in dict.fromkeys(factors):
+        for factor in dict.fromkeys(factors if takes(spec, "factor") else factors[:1]):
             scaled.append(mapped(spec, partial(_with_factor, factor=factor)))
     return scaled
 

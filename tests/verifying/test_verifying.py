@@ -103,8 +103,7 @@ def test_a_lost_schedule_without_a_record_is_caught_by_what_it_should_be(folder,
         assert "live: yes" not in out and all(each in out for each in ("the original (--like)", "no weights were read"))
         for words in asked:
             out, _ = ran("verify", tuned, *words, code=code)
-            assert f"live: {'NO' if code else 'yes'} (all: ntk:factor=2, at 128 tokens)" in out
-            assert ("(--generate does)" in out) == (not code)
+            assert f"live: {'NO' if code else 'yes'} (all: ntk:factor=2" in out and ("(--generate does)" in out) != code
     for spec in ("ntk", "ntk:factor=2"):
         assert "name the original (--like)" in ran("verify", lost, "--schedule", spec, code=1)[1]
     with pytest.raises(VerificationError, match="does not have the intended table"):
