@@ -7,7 +7,9 @@ KVPress's copies have an instruction before each text and one row per question, 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, TypeAlias
@@ -33,13 +35,13 @@ class NamedDataset:
 
     Attributes:
         source: the dataset's id, optionally followed by a colon and its configuration.
-        split, field: the default split, and the default field for the text.
+        field, split: the default field for the text, and the default split.
         revision: the branch, if it is not the main one.
     """
 
     source: str
-    split: str
-    field: str
+    field: str = "context"
+    split: str = "test"
     revision: str | None = None
 
 
@@ -47,18 +49,18 @@ MOST = 100
 """The most documents that are read from a dataset with a short name."""
 
 DATASETS = {
-    "pg19": NamedDataset("emozilla/pg19-test", "test", "text"),
-    "govreport": NamedDataset("ccdv/govreport-summarization:document", "test", "report"),
-    "govreport-scrolls": NamedDataset("emozilla/govreport-test-tokenized", "test", "input"),  # LongPPL's
-    "longbench-v2": NamedDataset("zai-org/LongBench-v2", "train", "context", "refs/convert/parquet"),
-    "longbench-narrativeqa": NamedDataset("Xnhyacinth/LongBench:narrativeqa", "test", "context"),
-    "longbench-qasper": NamedDataset("Xnhyacinth/LongBench:qasper", "test", "context"),
-    "longbench-govreport": NamedDataset("Xnhyacinth/LongBench:gov_report", "test", "context"),
-    "infinitebench-books": NamedDataset("MaxJeblick/InfiniteBench:longbook_sum_eng", "test", "context"),
-    "infinitebench-code": NamedDataset("MaxJeblick/InfiniteBench:code_debug", "test", "context"),
-    "loogle": NamedDataset("simonjegou/loogle:longdep_summarization", "test", "context"),
-    "zero-scrolls": NamedDataset("simonjegou/zero_scrolls", "test", "context"),
-    "ruler-16k": NamedDataset("simonjegou/ruler:16384", "test", "context"),
+    "pg19": NamedDataset("emozilla/pg19-test", "text"),
+    "govreport": NamedDataset("ccdv/govreport-summarization:document", "report"),
+    "govreport-scrolls": NamedDataset("emozilla/govreport-test-tokenized", "input"),  # LongPPL's
+    "longbench-v2": NamedDataset("zai-org/LongBench-v2", split="train", revision="refs/convert/parquet"),
+    "longbench-narrativeqa": NamedDataset("Xnhyacinth/LongBench:narrativeqa"),
+    "longbench-qasper": NamedDataset("Xnhyacinth/LongBench:qasper"),
+    "longbench-govreport": NamedDataset("Xnhyacinth/LongBench:gov_report"),
+    "infinitebench-books": NamedDataset("MaxJeblick/InfiniteBench:longbook_sum_eng"),
+    "infinitebench-code": NamedDataset("MaxJeblick/InfiniteBench:code_debug"),
+    "loogle": NamedDataset("simonjegou/loogle:longdep_summarization"),
+    "zero-scrolls": NamedDataset("simonjegou/zero_scrolls"),
+    "ruler-16k": NamedDataset("simonjegou/ruler:16384"),
 }
 
 
@@ -112,24 +114,38 @@ def _on_hub(source: str, streaming: bool, revision: str | None = None) -> Loaded
     """
     name, _, configuration = source.partition(":")
     silence, is_missing = ask_hub(name, kind="dataset")
+    unknown = f"{source!r} is neither a file or folder here nor a dataset on the Hub"
+    why = "; check the name, or log in if it is private: `hf auth login`"
+    if silence:
+        why = f": the Hub cannot be reached ({silence}), and the dataset is not in the cache"
+    if (silence or is_missing) and not _may_be_cached(name):
+        raise DataError(f"{unknown}{why}")
 
     import datasets  # late, because it takes as long as torch
     from datasets import config
 
     offline = config.HF_HUB_OFFLINE
     # If the Hub is silent, datasets would retry for half a minute before it reads its cache, unless it is offline.
-    config.HF_HUB_OFFLINE = offline or silence is not None
+    config.HF_HUB_OFFLINE = offline or bool(silence)
     try:
         return datasets.load_dataset(name, configuration or None, streaming=streaming, revision=revision)
     except Exception as error:
-        why = f": {first_line(error)}"
-        if silence is not None:
-            why = f": the Hub cannot be reached ({silence}), and the dataset is not in the cache"
-        elif is_missing:
-            why = "; check the name, or log in if it is private: `hf auth login`"
-        raise DataError(f"{source!r} is neither a file or folder here nor a dataset on the Hub{why}") from None
+        raise DataError(f"{unknown}{why if silence else f': {first_line(error)}'}") from None
     finally:
         config.HF_HUB_OFFLINE = offline
+
+
+def _may_be_cached(name: str) -> bool:
+    """Returns whether a folder in the caches of ``datasets`` or of the Hub has the letters of a dataset's name."""
+    from huggingface_hub import constants
+
+    folders = list[str]()
+    own = os.path.join(constants.HF_HOME, "datasets")
+    for cache in (os.environ.get("HF_DATASETS_CACHE", own), constants.HF_HUB_CACHE):
+        with suppress(OSError):
+            folders += os.listdir(cache)
+    letters = "[^a-z0-9]*".join(filter(str.isalnum, name))
+    return any(re.search(letters, folder, re.I) for folder in folders)
 
 
 def _rows(loaded: Loaded, source: str, split: str | None) -> tuple[Iterable[tuple[int, Row]], str]:

@@ -263,8 +263,7 @@ def _check_expansion(metadata: pyarrow.parquet.FileMetaData, source: str) -> Non
         DataError: one is.
     """
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
-        values = sum(group.column(number).num_values for number in range(group.num_columns))
-        expanded = group.total_byte_size + 8 * values
+        expanded = group.total_byte_size + 8 * sum(group.column(at).num_values for at in range(group.num_columns))
         if expanded > most_unpacked(local_path(source)):
             raise DataError(
                 f"{source} has {expanded / 1e9:.2g} GB in one row group, over {EXPANDS} times the file; write it as "

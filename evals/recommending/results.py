@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from ...files import local_path
 from ...output.formatting import Page, code_span, fenced, grid, sentence
@@ -204,7 +204,7 @@ ANSWER = Advice()
 FINALISTS = Finalists()
 CANDIDATES = AllCandidates()
 
-METRICS: tuple[Metric[Any, Any], ...] = (ANSWER, FINALISTS, CANDIDATES, LeftOut())
+METRICS = (ANSWER, FINALISTS, CANDIDATES, LeftOut())
 
 
 def cells(row: FinalistRow) -> list[str]:

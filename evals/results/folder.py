@@ -39,7 +39,7 @@ from ..facts import DataFacts, Key, ModelFacts, Tables
 RESULTS = "results.json"
 LOSSES = "losses.safetensors"
 
-_NAME = re.compile(r"\w+\.\w+")
+_NAME = re.compile(r"[\w-][\w.-]*\.\w+")
 """The name of a file beside ``results.json``."""
 
 SCHEMA = 2
@@ -47,12 +47,17 @@ SCHEMA = 2
 KINDS = ("perplexity", "retrieval", "recommendation", "search")
 
 
-class Results(TypedDict):
-    """The fields of ``results.json`` that all kinds of runs share; each metric adds its rows."""
+class Conclusions(TypedDict):
+    """The sentences of ``results.json``."""
 
     sentences: list[str]
     rests_on: str
     unfinished: NotRequired[str]
+
+
+class Results(Conclusions):
+    """The fields of ``results.json`` that all kinds of runs share; each metric adds its rows."""
+
     kind: NotRequired[str]
     model: ModelFacts
     data: DataFacts
@@ -87,7 +92,7 @@ def read_results(path: Path, kind: str | None = None) -> Results:
         there = found.get("kind", "perplexity")
         if cast(Data, found).get("schema") != SCHEMA or there not in KINDS:
             raise Damaged("has a schema or a kind of run that this version cannot read")
-        fitting(found, Results)
+        fitting(found, Conclusions)
     if kind not in (None, there):
         raise DataError(f"{path} holds a {there} run, not a {kind} run; give another folder")
     return found

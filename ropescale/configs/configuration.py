@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import ConfigError
 from ..files import Data, Json, is_number, present
-from ..output.formatting import brief
+from ..output.formatting import brief, cut
 from ..rope import Rope
 from . import class_defaults
 from .class_defaults import ALL_LAYERS, PARTIAL_NAMES, THETA_NAMES
@@ -32,6 +32,7 @@ from .finding import (
 from .parameters import check_theta, ignored_flat, read_parameters
 from .section import (
     LARGEST,
+    LONGEST_NAME,
     Parameters,
     Section,
     check_head,
@@ -79,11 +80,13 @@ class Configuration:
         """Reads a configuration; ``original_length`` is the trained length, if the user gave one."""
         path, unclear = find_section(config)
         found = at(config, path)
-        section = found if isinstance(found, Mapping) else {}
-        if found is not None and not isinstance(found, Mapping):
+        section: Json = {}
+        if isinstance(found, Mapping):
+            section = found
+        elif found is not None:
             unclear = f"{dotted(path)} must be an object of keys and values, not {brief(found)}"
         stated = config.get("model_type")
-        if not is_name(stated or ""):
+        if not isinstance(stated or "", str):
             unclear = f"model_type must be a name, not {brief(stated)}"
         if path and not section.get("model_type"):
             entry = class_defaults.load().get(str(stated)) or {}
@@ -98,7 +101,7 @@ class Configuration:
     @cached_property
     def whole_type(self) -> str:
         """The type of the whole model, which differs from :attr:`model_type` for a multimodal model."""
-        return str(self.raw.get("model_type"))
+        return cut(str(self.raw.get("model_type")), LONGEST_NAME)
 
     @property
     def family(self) -> Family:

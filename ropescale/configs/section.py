@@ -204,7 +204,9 @@ class Section:
         heads = self.get("num_attention_heads")
         if hidden is None or heads is None:
             raise self.missing()
-        return whole(hidden, "hidden_size") // whole(heads, "num_attention_heads")
+        return whole(
+            whole(hidden, "hidden_size") // whole(heads, "num_attention_heads"), "hidden_size / num_attention_heads"
+        )
 
     def missing(self) -> ConfigError:
         """Returns an error that names every missing field of the geometry."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -158,7 +158,7 @@ How = Literal["served", "run", "source", "not known"]
 ``run``: a test runs the engine's code (the rotary layers of vLLM and SGLang, whole models of other engines).
 ``source``: the engine's code was only read. ``not known``: neither, or what was read does not decide it."""
 
-EVERY: frozenset[str] = frozenset("default linear dynamic yarn llama3 longrope proportional".split())
+EVERY = frozenset("default linear dynamic yarn llama3 longrope proportional".split())
 """All rope types."""
 
 LOST = ("dropped", "unsupported")
@@ -496,8 +496,8 @@ class Engine(ABC):
     name: str
     version: str
     served_version: str = ""
-    served: ClassVar[Mapping[str, frozenset[str]]] = {}
-    run: ClassVar[Mapping[str, frozenset[str]]] = {}
+    served: ClassVar[Mapping[str, Set[str]]] = {}
+    run: ClassVar[Mapping[str, Set[str]]] = {}
     in_card: bool = False
     derives_factor: bool = False
     head: str = ""

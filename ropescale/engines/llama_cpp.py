@@ -52,7 +52,7 @@ class LlamaCppEngine(Engine):
 
     name = "llama.cpp"
     version = "in llama-cpp-python 0.3.36"
-    run: ClassVar = {"llama": EVERY - {"dynamic"}, "qwen3": frozenset(KINDS)}
+    run: ClassVar = {"llama": EVERY - {"dynamic"}, "qwen3": {*KINDS}}
     in_card = True
 
     def differences(self, layers: Layers) -> Iterator[Difference]:

@@ -48,8 +48,8 @@ class MlxLmEngine(Engine):
     run: ClassVar = {
         **dict.fromkeys(("qwen3", "mistral", "gemma3_text", "olmo2"), EVERY - {"proportional"}),
         "llama": EVERY,
-        "phi3": frozenset(["default", "longrope"]),
-        "gpt_neox": frozenset(["default"]),
+        "phi3": {"default", "longrope"},
+        "gpt_neox": {"default"},
     }
 
     def differences(self, layers: Layers) -> Iterator[Difference]:

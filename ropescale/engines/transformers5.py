@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..configs.class_defaults import ALL_LAYERS
+from ..configs.finding import ORIGINAL
 from .base import Command, Difference, Engine, How, Layers, Serving
 from .model_code import architecture, is_in_transformers, load
 
@@ -50,8 +51,9 @@ class Transformers5Engine(Engine):
         """Yields the conditions of this and earlier versions of transformers 5 for one kind of layer."""
         past = layers.rope.original_length
         yield from foreign_code(layers)
-        if "su" in layers.configuration.text.old.values():
-            yield Difference.stops("stop{s} at the old name su; write longrope in rope_scaling")
+        stated = layers.configuration.text.old or layers.configuration.text.new
+        if "su" in stated.values() and not (ORIGINAL in stated or lacked(layers)):
+            yield Difference.stops("stop{s} at the old name su; write longrope")
         if layers.changes_with_length:
             yield keeps_state(layers)
         if layers.key != ALL_LAYERS and layers.kind == "longrope" and layers.model_type not in _CAME_WITH_5_21:

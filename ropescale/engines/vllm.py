@@ -18,17 +18,19 @@ TURN_HALVES_AFTER_ALL = {"llama4", "llama4_text"}
 """Types with interleaved pairs whose weights vLLM permutes at loading, so that it rotates halves (models/llama4.py)."""
 
 _KINDS = EVERY - {"proportional"}
-_SERVED: dict[str, frozenset[str]] = {
+_SERVED = {
     **dict.fromkeys("llama qwen3 mistral gemma3_text olmo olmo2 gpt_neox".split(), _KINDS),
-    "phi3": frozenset(["default", "longrope"]),
+    "phi3": {"default", "longrope"},
 }
-_RUN: dict[str, frozenset[str]] = dict.fromkeys(
-    (
-        "cohere2_moe ernie4_5_moe gemma2 gemma3_text glm4 granite llama mistral mixtral phi3 qwen2 qwen2_vl_text "
-        "qwen3 qwen3_vl_text"
-    ).split(),
-    EVERY,
-)
+_RUN = {
+    **dict.fromkeys(
+        (
+            "cohere2_moe ernie4_5_moe gemma2 gemma3_text glm4 granite llama mistral mixtral phi3 qwen2 qwen2_vl_text "
+            "qwen3 qwen3_vl_text"
+        ).split(),
+        EVERY,
+    )
+}
 """Types whose rope parameters tests pass to the rotary layer."""
 
 _PLAIN = {("deepseek_v4", "main"), ("dots3_note", "sliding_attention"), ("dots3_note_text", "sliding_attention")}
@@ -118,8 +120,8 @@ class VLLMEngine(Engine):
                 f"computes one static table, base RoPE of {length:,} positions, if max_trained_positions is missing, "
                 "and reads past the table for longer texts (NaN)"
             )
-            is_scaled = "max_trained_positions" in stated
-            yield Difference.one_table(layers.length) if is_scaled else Difference.base_rope(text)
+            one = Difference.one_table(layers.length)
+            yield one if "max_trained_positions" in stated else Difference.base_rope(text)
         if kind == "proportional" and not stated.get("partial_rotary_factor", 1.0):
             text = "refuses proportional RoPE with partial_rotary_factor 0"
             yield Difference.stops(text, "stops with a ValueError")
@@ -175,7 +177,7 @@ class VLLMEngine(Engine):
         if layers.kind == "dynamic" and not {"alpha", "max_trained_positions"} & parameters.keys():
             return {**parameters, "max_trained_positions": layers.rope.original_length}
         if layers.kind == "linear":
-            return {**parameters, "factor": float(layers.factor)}
+            return {**parameters, "factor": float(layers.factor)}  # the rotary layer stops at a whole number
         scale = layers.attention_factor
         if layers.kind != "longrope" or math.isclose(longrope_scale(layers, positions), scale):
             return parameters
@@ -213,16 +215,12 @@ def multiplied_length(layers: Layers) -> Difference:
 
 
 def of_the_factor(key: str, layers: Layers) -> Iterator[Difference]:
-    """Yields the differences of vLLM and SGLang at a whole factor of linear, and past the window that yarn's makes.
+    """Yields the difference of vLLM and SGLang past the window that yarn's factor makes.
 
     Such a window is refused by vLLM (config/model.py); SGLang fills it by another formula (rotary_embedding/base.py).
     """
     most = round(layers.factor * layers.rope.original_length)
-    if code(key, layers) != "own":
-        return
-    if layers.kind == "linear" and isinstance(layers.factor, int):
-        yield Difference.stops(f"stop{{s}} at a whole number as linear's factor (write {layers.factor}.0)")
-    if layers.kind == "yarn" and layers.length > most:
+    if layers.kind == "yarn" and layers.length > most and code(key, layers) == "own":
         text = f"end{{s}} yarn's table at {most:,} tokens, the factor times the original length"
         yield Difference.other_table(text, f"a table of {most:,} tokens")
 

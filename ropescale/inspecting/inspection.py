@@ -327,8 +327,8 @@ def _scaling_traps(configuration: Configuration, patched: bool) -> Iterator[str]
                 "differs from a full forward pass once the text is so long that the frequencies change (verify "
                 "measures this with generate; a patch that freezes the table at one length avoids it)"
             )
-        recorded = rope.scaling.get(name) or configuration.section.get(name)
-        if kind in ("yarn", "llama3", "longrope") and not recorded and rope.original_length == rope.max_length:
+        recorded = rope.scaling.get(name) or configuration.text.get(name)
+        if kind in ("yarn", "llama3", "longrope") and not recorded:
             yield (
                 f"{kind} without original_max_position_embeddings{where}: transformers uses "
                 f"max_position_embeddings ({rope.max_length}) as the trained length"

@@ -96,10 +96,9 @@ def _reading(kind: str, rope: Rope) -> tuple[str, Data, int]:
         case "dynamic":  # transformers scales from max_position_embeddings
             return "dynamic", some("factor"), rope.max_length
         case "yarn":
-            fields = some(
-                "factor", "beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim", "truncate"
-            )
+            fields = some("factor", "attention_factor", "mscale", "mscale_all_dim", "truncate")
             fields.setdefault("factor", max(rope.max_length / original, 1.0))
+            fields |= {key: stated[key] for key in ("beta_fast", "beta_slow") if stated.get(key)}  # 0: the default
             if rope.layer_type is not None:  # transformers reads truncate only next to the layer types
                 fields.pop("truncate", None)
             return "yarn", fields, original

@@ -441,11 +441,11 @@ def with_each_factor(schedules: Sequence[object], factors: Sequence[float]) -> l
     for part in (part for spec in specs for part in parts_of(spec) if part.given.get("factor") is not None):
         given = ",".join(f"{factor:g}" for factor in factors)
         raise ScheduleError(f"{part.text} has its own factor, and factors {given} are given; remove one", "factor")
-    scaled: list[ParsedSpec] = []
-    for spec in specs:
-        for factor in dict.fromkeys(factors if takes(spec, "factor") else factors[:1]):
-            scaled.append(mapped(spec, partial(_with_factor, factor=factor)))
-    return scaled
+    return [
+        mapped(spec, partial(_with_factor, factor=factor))
+        for spec in specs
+        for factor in dict.fromkeys(factors if takes(spec, "factor") else factors[:1])
+    ]
 
 
 def _with_factor(part: Spec, factor: float) -> Spec:

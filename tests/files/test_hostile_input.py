@@ -61,6 +61,7 @@ CONFIGS: dict[str, tuple[Any, ...]] = {
     "head_dim 0": ({"head_dim": 0}, "head_dim is 0"),
     "head_dim vast": ({"head_dim": 2**31}, "a head would rotate 2147483648 coordinates"),
     "no heads": ({"head_dim": None, "num_attention_heads": 0}, "num_attention_heads is 0"),
+    "tiny heads": ({"model_type": "newest", "head_dim": None, "hidden_size": 1, "rotary_dim": 2}, "heads is 0"),
     "length null": ({"model_type": "newest", "max_position_embeddings": None}, "max_position_embeddings"),
     "original 0": ({"original_max_position_embeddings": 0}, "original_max_position_embeddings is 0"),
     "theta 1": ({"rope_theta": 1}, "rope_theta is 1 in the configuration; it must be greater than 1"),
