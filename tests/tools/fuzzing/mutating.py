@@ -59,7 +59,9 @@ def raw(text: str) -> str:
 
 def as_text(value: Any, indent: int | None = 2) -> str:
     """JSON, with what only a file can hold: keys twice, raw text."""
-    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    text = json.dumps(value, ensure_ascii=False)
+    if len(text) < 2**20:  # the indents of a long list in deep nesting would take gigabytes
+        text = json.dumps(value, indent=indent, ensure_ascii=False)
     text = re.sub(_escaped(_AGAIN) + r"\d*", "", text)
     return re.sub(
         f'"{_escaped(_RAW)}((?:[^"\\\\]|\\\\.)*)"', lambda found: json.loads(f'"{found[1]}"', strict=False), text
