@@ -238,11 +238,11 @@ _OPTIONS = [
 _SHARED = {str(each.name): each for each in _OPTIONS}
 """Options that several commands share, by the names of their parameters."""
 
-_RARE = frozenset(
+_RARE = (
     "original_length freeze_at answer_field chat_template glob concat min_tokens streaming bos truncation_stride "
     "repeat_distance seed trust_remote_code served_name timeout batch_tokens tp device_map split prompt_field "
-    "score short_context fresh revision overrides layers baseline tolerance attn_implementation".split()
-)
+    "score short_context fresh revision overrides layers baseline tolerance attn_implementation"
+).split()
 """Parameters that only ``--help-all`` lists, where a command has so many that they do not fit on two screens."""
 
 _TWO_SCREENS = 28

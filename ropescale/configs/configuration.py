@@ -356,11 +356,11 @@ def trained_in(config: Json) -> int:
     return (lengths.served if kinds - {"dynamic"} else lengths.trained).tokens
 
 
-_SCALING_KEYS = frozenset(
+_SCALING_KEYS = (
     "rope_type type factor original_max_position_embeddings attention_factor attn_factor beta_fast beta_slow mscale "
     "mscale_all_dim truncate extrapolation_factor short_factor long_factor short_mscale long_mscale low_freq_factor "
-    "high_freq_factor alpha finetuned max_position_embeddings".split()
-)
+    "high_freq_factor alpha finetuned max_position_embeddings"
+).split()
 """Keys that belong to a scaling. All other keys of ``rope_parameters`` belong to the model and are kept."""
 
 _TEMPERATURE = "llama_4_scaling_beta"

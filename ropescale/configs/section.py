@@ -15,7 +15,7 @@ from ..output.formatting import brief
 from . import class_defaults
 from .class_defaults import Entry
 from .families import Family, family
-from .finding import lengths_in
+from .finding import ORIGINAL, lengths_in
 
 Parameters = Data
 """Rope parameters under the keys of transformers 5."""
@@ -334,6 +334,8 @@ def check_parameters(parameters: Json) -> None:
     required = ("factor",) if kind == "proportional" and "factor" in parameters else _REQUIRED.get(kind, ())
     if lacking := [name for name in required if name not in present]:
         raise _lacking(f"{kind} scaling", lacking, "stops")
+    if parameters.get(ORIGINAL) is not None:
+        whole(parameters[ORIGINAL], ORIGINAL)
     for name in _SCALARS:
         if parameters.get(name) is not None and not _is_real(parameters[name]):
             raise ConfigError(f"{name} is {brief(parameters[name])} in the rope parameters; it must be {_REAL}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import ClassVar
 
 from ..configs import class_defaults
 from ..configs.class_defaults import ALL_LAYERS
@@ -52,7 +51,7 @@ class Transformers4Engine(Engine):
 
     name = "transformers 4"
     version = "4.57.1"
-    run: ClassVar = dict.fromkeys(RUN, EVERY)
+    run = dict.fromkeys(RUN, EVERY)
 
     def differences(self, layers: Layers) -> Iterator[Difference]:
         """Yields the differences of transformers 4 for one kind of layer."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from itertools import chain
-from typing import ClassVar, Literal
+from typing import Literal
 
 from ..configs.class_defaults import ALL_LAYERS
 from ..files import Json
@@ -36,10 +36,10 @@ _RUN = {
 _PLAIN = {("deepseek_v4", "main"), ("dots3_note", "sliding_attention"), ("dots3_note_text", "sliding_attention")}
 """Layers for which vLLM ignores the scaling in the configuration (models/deepseek_v4, models/dots3_note)."""
 
-_UNSCALED = frozenset(
+_UNSCALED = (
     "Ernie4_5_VLMoeForConditionalGeneration MiMoV2FlashForCausalLM MiMoV2ForCausalLM MiMoV2OmniForCausalLM "
-    "MiniMaxM3SparseForCausalLM MiniMaxM3SparseForConditionalGeneration".split()
-)
+    "MiniMaxM3SparseForCausalLM MiniMaxM3SparseForConditionalGeneration"
+).split()
 """Classes for which vLLM ignores the scaling in all layers (ernie45_vl_moe.py, mimo_v2.py, models/minimax_m3)."""
 
 _RAMP_OF_TRAINED = "qwen3_vl_text qwen3_vl_moe_text qwen3_5_text qwen3_5_moe_text".split()
@@ -62,8 +62,8 @@ class VLLMEngine(Engine):
     name = "vLLM"
     version = "0.33.0"
     served_version = "0.32.0"
-    served: ClassVar = _SERVED
-    run: ClassVar = _RUN
+    served = _SERVED
+    run = _RUN
     in_card = True
     head = """--speculative-config '{{"method": "{}", "model": "HEAD", "num_speculative_tokens": 3}}\'"""
     mtp = """--speculative-config '{{"method": "mtp", "num_speculative_tokens": {}}}\'"""

@@ -59,7 +59,7 @@ READS_LOG_MULTIPLIER = frozenset("deepseek2 deepseek32 mistral3 mistral4".split(
 OUT_OF_REACH = frozenset("cogvlm deepseek2-ocr deepseek4".split())
 """Architectures with layers whose rotation no key determines."""
 
-ONLY_SLIDING_ROTATES = frozenset("afmoe cohere2 cohere2moe exaone-moe exaone4 llama4 muse-glimmer smallthinker".split())
+ONLY_SLIDING_ROTATES = "afmoe cohere2 cohere2moe exaone-moe exaone4 llama4 muse-glimmer smallthinker".split()
 """Architectures whose full-attention layers do not rotate if the model has sliding-window layers."""
 
 SLIDING_UNSCALED = frozenset(

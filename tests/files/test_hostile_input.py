@@ -64,6 +64,7 @@ CONFIGS: dict[str, tuple[Any, ...]] = {
     "tiny heads": ({"model_type": "newest", "head_dim": None, "hidden_size": 1, "rotary_dim": 2}, "heads is 0"),
     "length null": ({"model_type": "newest", "max_position_embeddings": None}, "max_position_embeddings"),
     "original 0": ({"original_max_position_embeddings": 0}, "original_max_position_embeddings is 0"),
+    "original -0": (scaled(original_max_position_embeddings=-0.0), "is -0.0", [*INSPECT, "--original-length", "64"]),
     "theta 1": ({"rope_theta": 1}, "rope_theta is 1 in the configuration; it must be greater than 1"),
     "theta NaN": ({"rope_theta": float("nan")}, "rope_theta is nan"),
     "partial 0": ({"partial_rotary_factor": 0}, "partial_rotary_factor is 0"),
