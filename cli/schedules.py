@@ -42,7 +42,7 @@ def command(name: str | None, as_json: bool) -> None:
         rows = []
         for each in described:
             needed = ", ".join(field["name"] for field in each["fields"] if field["required"])
-            cited = re.search(r"arXiv:[\d.]+|^\w+ \d{4}(?!.*arXiv)", each["paper"])
+            cited = re.search(r"arXiv:[\d.]+|^\w+ \d{4}(?=,|$)", each["paper"])  # or author and year
             rows.append([each["name"], each["does"], needed or "-", cited[0] if cited else "-"])
         show([grid(["schedule", "effect", "needs", "paper"], rows)])
 

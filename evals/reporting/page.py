@@ -57,10 +57,8 @@ def page(runs: Sequence[StoredRun], title: str | None = None) -> str:
         title = f"{', '.join(models)}: {', '.join(sources)}, {date.today()}"
     series = figures.series_of(runs)
     parts = []
-    data: Data = {}
     for number, run in enumerate(runs):
         with refusing_damage(run.folder / RESULTS):  # results of another version may lack figures
-            data |= page_data([run])
             figure = _figure(number, run)
             html = visible_lines(to_html(run.report))
             parts.append({"name": run.name, "said": run.sentences, "html": html, "figure": figure})
@@ -68,7 +66,7 @@ def page(runs: Sequence[StoredRun], title: str | None = None) -> str:
         title=title,
         runs=parts,
         compared=to_html(compared(runs)),
-        data=finite(data),
+        data=finite(page_data(runs)),
         cell=change_cell,
         folding=lambda text: visible_lines(folding(text)),
         series=[(each, style_of(each.number, each.schedule)) for each in series],
@@ -80,9 +78,10 @@ def page_data(runs: Sequence[StoredRun]) -> Data:
     """Returns, for each run, results.json, results.csv and the losses by position, from which the figures are drawn."""
     data = {}
     for run in runs:
-        rows = by_position.METRIC.rows(run.result) if run.result else []
-        csv = run.result.to_csv() if run.result else ""
-        data[run.name] = {**run.results, "csv": csv, "positions": [asdict(row) for row in rows]}
+        with refusing_damage(run.folder / RESULTS):
+            rows = by_position.METRIC.rows(run.result) if run.result else []
+            csv = run.result.to_csv() if run.result else ""
+            data[run.name] = {**run.results, "csv": csv, "positions": [asdict(row) for row in rows]}
     return data
 
 

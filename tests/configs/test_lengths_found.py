@@ -56,7 +56,7 @@ def test_inspect_shows_the_lengths_and_where_they_come_from(name, tmp_path, ran)
         assert lengths["trained"] == {"tokens": trained, "from": trained_key}
         assert lengths["served"] == {"tokens": served, "from": served_key}
         assert lengths["tokenizer"] == 777 and not {trained_key, served_key} & lengths["others"].keys()
-    out, err = ran("inspect", folder).out, ran("inspect", folder).err
+    out, err = ran("inspect", folder)
     assert f"{trained:,} tokens" in out and served_key in out and "777 tokens" in out
     assert "without original_max_position_embeddings" not in err
     if name == "command-r":
