@@ -16,8 +16,7 @@ import click
 from .. import __version__
 from ..errors import RopescaleError, RunError, StorageError, VerificationError
 from ..files import Terminated, failed, terminable
-from ..output.formatting import cut, visible
-from ..schedules.base import suggest
+from ..output.formatting import cut, suggest, visible
 from .options import drop_output, say
 
 COMMANDS = {

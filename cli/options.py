@@ -19,7 +19,7 @@ from click.shell_completion import CompletionItem
 
 from ..errors import DataError, RopescaleError, RunError
 from ..lengths import parse_length, parse_lengths
-from ..output.formatting import Page, finite, visible, visible_lines
+from ..output.formatting import Page, finite, suggest, visible, visible_lines
 
 # --- Types
 
@@ -72,8 +72,6 @@ class OneOf(click.Choice):
         try:
             return super().convert(word, param, ctx)
         except click.BadParameter as error:
-            from ..schedules.base import suggest
-
             advice = suggest(str(word), self.choices, "")
             self.fail(f"{error.message.rstrip('.')}; {advice}" if advice else error.message, param, ctx)
 

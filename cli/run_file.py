@@ -13,8 +13,7 @@ import click
 
 from ..errors import CheckpointError, DataError
 from ..files import atomic_write, local_path, read_given, set_aside, sha256
-from ..output.formatting import brief
-from ..schedules.base import suggest
+from ..output.formatting import brief, suggest
 from .options import GIVEN, Place, SpecText, option
 
 NAME = "run.yaml"

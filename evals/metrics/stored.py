@@ -15,8 +15,7 @@ import numpy as np
 
 from ...errors import DataError
 from ...files import sha256
-from ...output.formatting import escaped, visible
-from ...schedules.base import suggest
+from ...output.formatting import escaped, suggest, visible
 from ..data.documents import Document
 from ..data.windows import prefix, windows_by_document
 from ..facts import (

@@ -8,9 +8,9 @@ from pathlib import Path
 from ...engines import ENGINES
 from ...errors import DataError
 from ...files import Json, local_path
+from ...output.formatting import suggest
 from ...planning.plan import Plan, make_plan, refuse_unused
 from ...request import Request, RequestOptions
-from ...schedules.base import suggest
 from ..running.corpus import RunOptions
 
 WINDOWS = 240

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import os
 import re
@@ -92,6 +93,14 @@ def listed(names: Iterable[object], most: int = 12) -> str:
     first = list(islice(names, most + 1))
     words = [cut(name, _WIDTH) if isinstance(name, str) else brief(name) for name in first[:most]]
     return ", ".join([*words, "..."] if len(first) > most else words)
+
+
+def suggest(word: str, known: Iterable[str], otherwise: str) -> str:
+    """Returns ``did you mean 'yarn'?`` if a known word is similar, else ``otherwise``."""
+    names = list(known)
+    begun = [name for name in names if word and name.startswith(word)]
+    close = begun or difflib.get_close_matches(word, names, n=1)
+    return f"did you mean {close[0]!r}?" if close else otherwise
 
 
 class _Brief(reprlib.Repr):

@@ -18,12 +18,12 @@ from ..configs.section import Parameters
 from ..errors import ConfigError, ScheduleError, WayOut
 from ..files import is_number
 from ..lengths import LONGEST
-from ..output.formatting import brief, cut, listed
+from ..output.formatting import brief, cut, listed, suggest
 from ..request import Request, beyond, frozen, others
 from ..rope import Rope
 from ..schedules import Frequencies, Schedule, Table, compute, describe
 from ..schedules.as_is import from_rope_parameters, stock_table
-from ..schedules.base import label_of, length_dependent, suggest
+from ..schedules.base import label_of, length_dependent
 from ..schedules.fields import plain
 from ..schedules.specs import Spec, parse
 from ..schedules.table import divisors

@@ -8,9 +8,9 @@ from typing import Any, ClassVar, Self
 
 from ..errors import ScheduleError
 from ..files import Data, Json, present
-from ..output.formatting import brief
+from ..output.formatting import brief, suggest
 from ..rope import Rope
-from .base import BuiltIn, Frequencies, Schedule, Varying, build, compute, length_dependent, lookup, register, suggest
+from .base import BuiltIn, Frequencies, Schedule, Varying, build, compute, length_dependent, lookup, register
 
 
 @register("as-is")

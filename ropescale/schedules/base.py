@@ -7,17 +7,16 @@ dataclasses whose fields are the parameters. Users' own schedules need no base c
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Protocol, Self, TypeVar, cast, runtime_checkable
 
 from ..errors import ScheduleError
 from ..files import Json, is_number
-from ..output.formatting import brief, cut
+from ..output.formatting import brief, cut, suggest
 from ..rope import Rope
 from .fields import check_value, parameters, plain
 
@@ -185,14 +184,6 @@ def build(cls: type, fields: Json) -> Schedule:
         raise ScheduleError(
             f"{label}({brief(fields)}) could not be created: {type(error).__name__}: {reason}"
         ) from error
-
-
-def suggest(word: str, known: Iterable[str], otherwise: str) -> str:
-    """Returns ``did you mean 'yarn'?`` if a known word is similar, else ``otherwise``."""
-    names = list(known)
-    begun = [name for name in names if word and name.startswith(word)]
-    close = begun or difflib.get_close_matches(word, names, n=1)
-    return f"did you mean {close[0]!r}?" if close else otherwise
 
 
 def at_least(minimum: float, default: Any = dataclasses.MISSING) -> Any:

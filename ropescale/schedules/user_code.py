@@ -13,8 +13,7 @@ from typing import TypeVar
 
 from ..errors import CheckpointError, ScheduleError
 from ..files import Damaged, Data, local_path, parse_json, read_bytes, sha256
-from ..output.formatting import brief, cut, listed
-from .base import suggest
+from ..output.formatting import brief, cut, listed, suggest
 
 T = TypeVar("T")
 

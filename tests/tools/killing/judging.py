@@ -80,7 +80,8 @@ def _is_early(prepared: Prepared, struck: Struck, strike: Strike, there: Tree) -
     """Ended as Python ends without a handler, before anything was done or after all of it was."""
     asleep = strike.seconds is not None and not struck.steps  # which nobody counts of a fresh process
     untouched = there == prepared.before or _settled(there) == _settled(prepared.after)
-    alone = (-strike.number, 1) if strike.fresh and strike.number == signal.SIGINT else (-strike.number,)
+    wrapped = strike.fresh or "Error calling __set_name__" in struck.err  # Python 3.11, while it creates a class
+    alone = (-strike.number, 1) if wrapped and strike.number == signal.SIGINT else (-strike.number,)
     return asleep and untouched and struck.code in alone and strike.number != signal.SIGKILL
 
 
