@@ -23,15 +23,16 @@ from typing import TypeGuard, cast
 
 from ..errors import ConfigError, ScheduleError
 from ..files import Data, Json, is_number, local_path, sha256
-from ..output.formatting import brief, listed
+from ..output.formatting import brief, listed, suggest
 from ..rope import Rope
-from .base import BuiltIn, Schedule, build, label_of, lookup, suggest
+from .base import BuiltIn, Schedule, build, label_of, lookup
 from .fields import PROVENANCE, Parameter, check_value, parameters, read_text
 from .user_code import load, load_json, read_json_object
 
 _WORD = re.compile(r"[\w-]+(?=:[^:\\/]|:?$)")  # a name, and not the drive of a Windows path
 _FILE = re.compile(r"(?P<name>.*?\.py(?:::\w*)?|[\w.]+::\w*|.*?\.json)(?::(?P<fields>.*))?", re.DOTALL)
 _LONG = 8
+_OTHER_NAMES = {"default": "base", "mrope": "base", "su": "longrope"}
 
 
 @dataclass(frozen=True)
@@ -308,13 +309,13 @@ def _from_mapping(given: Json) -> ParsedSpec:
             raise ScheduleError(f"a schedule's name is a string, not {brief(name)}")
         return one(_from_text(name.strip()), name).with_fields(**given)
     if "rope_type" in given or "type" in given:
-        spec = _named(str(given.get("rope_type", given.get("type"))))
+        kind = str(given.get("rope_type", given.get("type")))
+        spec = _named(_OTHER_NAMES.get(kind, kind))
         spec = spec.with_fields(**{key: value for key, value in given.items() if key in spec.known})
-        raise ScheduleError(
-            f"these are rope parameters, not a schedule; write {spec.exact}, and give the original length if they "
-            "state it",
-            "original_length",
-        )
+        left = listed(key for key in given if key not in {"rope_type", "type", *spec.known})
+        lost = f", which leaves out {left}" if left else ""
+        length = ["original_length"] if "original_max_position_embeddings" in given else []
+        raise ScheduleError(f"these are rope parameters, not a schedule; write {spec.exact}{lost}", *length)
     if not given or not all(isinstance(value, (str, Mapping, Spec)) or callable(value) for value in given.values()):
         raise ScheduleError('a schedule in JSON needs a name: {"name": "yarn", "factor": 8}')
     return {layers: one(parse(value), layers) for layers, value in given.items()}

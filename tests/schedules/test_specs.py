@@ -135,7 +135,9 @@ BAD_SYNTAX = [
     ('{"name": "yarn", "factor": "8"}', "yarn: factor must be a number, not '8'"),
     ('{"name": 8}', "a schedule's name is a string, not 8"),
     ('{"factor": 8}', 'a schedule in JSON needs a name: {"name": "yarn", "factor": 8}'),
-    ('{"type": "yarn", "factor": 8, "original_max_position_embeddings": 4}', "yarn:factor=8, and give the original le"),
+    ('{"type": "yarn", "factor": 8, "original_max_position_embeddings": 4}', "yarn:factor=8, which leaves out orig"),
+    ('{"rope_type": "default", "rope_theta": 5e5}', "not a schedule; write base, which leaves out rope_theta"),
+    ('{"type": "su", "long_factor": [2], "short_factor": [1]}', "write longrope:long_factor=[2],short_factor=[1]"),
     ("resonance:over=[yarn:factor=8]", "over takes the name of a schedule, not '[yarn:factor=8]'; give its fields"),
     ('{"name": "resonance", "over": {"full_attention": "yarn"}}', "over needs one schedule, not one per layer type"),
 ]
