@@ -80,7 +80,7 @@ class GgufModel:
 
 
 def _number(path: Path | None, name: str, value: object) -> float:
-    if not is_number(value) or not math.isfinite(value):
+    if not is_number(value) or not abs(value) < math.inf:
         raise ConfigError(f"{name} is {brief(value)} in {path}; it must be a finite number")
     return value
 

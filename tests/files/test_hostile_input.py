@@ -88,6 +88,11 @@ def test_a_configuration_that_cannot_be_is_refused(model, capsys, name):
     refused(capsys, *others or [PATCH], sentence)
 
 
+def test_a_window_of_hundreds_of_digits_does_not_stop_a_patch(model):
+    edit(model, model_type="gemma3_text", sliding_window=10**400)
+    assert main([*PATCH[:-1], "yarn:factor=4,mscale=1,mscale_all_dim=0.8"]) == 0
+
+
 MLA = (
     "axk1 axk2 bailing_hybrid deepseek_v2 deepseek_v3 deepseek_v32 glm4_moe_lite glm_moe_dsa hy_v4 longcat_flash "
     "minicpm3 youtu"
