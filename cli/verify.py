@@ -47,7 +47,7 @@ def command(model: str, generate: bool, lengths: tuple[int, ...], as_json: bool,
 
     "live" refers only to the frequencies. A separate line reports limits below the target length of MODEL (the
     tokenizer's model_max_length, max_position_embeddings), also with exit code 1; to raise them, run
-    `ropescale patch MODEL --schedule as-is`. Known or minor limits are warnings.
+    `ropescale patch MODEL --schedule as-is [--target-length N]`. Known or minor limits are warnings.
 
     With --generate, it also loads the weights, lets transformers' generate() follow random tokens around half the
     trained length, the trained length, and the extended length (or each --length), and compares the logits with those

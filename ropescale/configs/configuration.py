@@ -418,7 +418,7 @@ def widened(configuration: Configuration, length: int) -> Configuration:
         ConfigError: the window is that long already, or another maximum would change the tables.
     """
     served = configuration.meant_length
-    if length <= served:
+    if length < served or length == served <= configuration.max_length:
         raise ConfigError(
             f"the window is {served:,} tokens already; engines take a shorter one as an option", "target_length"
         )

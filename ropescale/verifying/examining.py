@@ -486,7 +486,8 @@ def _check_limits(stored: ModelFolder, configuration: Configuration, report: Ver
         )
     elif maximum < length:
         report.limits.append(
-            f"config.json: max_position_embeddings is {maximum:,}, below the target length of {length:,} tokens"
+            f"config.json: max_position_embeddings is {maximum:,}, below the target length of {length:,} tokens "
+            "(patching with the schedule as-is and this target length raises it)"
         )
     if stored.record is not None and limit is not None and max(length, maximum) < limit <= LARGEST:
         report.warnings.append(

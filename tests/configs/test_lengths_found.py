@@ -167,6 +167,16 @@ def test_as_is_with_a_target_length_widens_the_window_and_keeps_the_table(name, 
     assert not (yarn or name == "linear") or f" x4 of {LLAMA[MAXIMUM]} " in ran("patch", *words).out
 
 
+def test_a_maximum_below_the_served_length_is_raised_as_verify_advises(tmp_path, ran):
+    folder = write_checkpoint(tmp_path / "M", WIDE["yarn without an original"])
+    assert "as-is and this target length raises it" in ran("verify", folder, code=1).err
+    ran("patch", folder, "-o", tmp_path / "P", "--schedule", "as-is", "--target-length", 16384)
+    written = json.loads((tmp_path / "P/config.json").read_text())
+    (kept, scale), (table, same) = stock_tables(written)["all"], stock_tables(WIDE["yarn without an original"])["all"]
+    assert torch.equal(kept, table) and (scale, written[MAXIMUM]) == (same, 16384)
+    assert "live: yes" in ran("verify", tmp_path / "P").out
+
+
 ANOTHER, DYNAMIC = "a longer window is another table", LLAMA | {"rope_scaling": {"type": "dynamic", "factor": 2.0}}
 NARROW = [(LLAMA31, "64k", "the window is 131,072 tokens already")]
 NARROW += [(DYNAMIC, "1m", ANOTHER), (PHI3_128K, "1m", ANOTHER)]
