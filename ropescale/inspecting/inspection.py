@@ -10,7 +10,7 @@ from typing import Unpack
 from ..adapters import Adapter, find_loadable, remarks
 from ..checkpoints.locating import ModelFolder
 from ..configs.configuration import ONLY_V5_KEYS, Configuration
-from ..configs.finding import Lengths, is_length, lengths_in
+from ..configs.finding import Lengths, dotted, is_length, lengths_in
 from ..engines.transformers4 import is_met
 from ..errors import ScheduleError
 from ..files import Data, Json, is_number, read_json
@@ -308,6 +308,10 @@ def traps(configuration: Configuration, files: Files) -> list[str]:
 
 
 def _scaling_traps(configuration: Configuration, patched: bool) -> Iterator[str]:
+    for key in ("rope_scaling", "rope_parameters"):
+        outer = configuration.raw.get(key)
+        if outer and outer != configuration.section.get(key):
+            yield f"{key} at the top level differs from {dotted(configuration.path)}, which transformers reads"
     name = "original_max_position_embeddings"
     for rope in configuration.ropes.values():
         kind = rope.kind

@@ -64,6 +64,7 @@ TRAPS = [
       for limit in (128, -math.inf)),
     *(({}, {"tokenizer_config": {"model_max_length": limit}}, "") for limit in (True, math.inf, 10**30)),
     *(({}, {"generation_config": {"max_length": n}}, words) for n, words in ((256, "stops generation"), (20, ""))),
+    ({"model_type": "llava", "text_config": LLAMA, "rope_scaling": LINEAR}, {}, "top level differs from text_config"),
     ({"sliding_window": 64}, {}, "never attend further back"),
     ({"sliding_window": 128, "use_sliding_window": False}, {}, ""),
     (in_v5(LLAMA, rope_theta=5e5), {}, "transformers 4 ignores"),
