@@ -366,6 +366,12 @@ _SCALING_KEYS = (
 _TEMPERATURE = "llama_4_scaling_beta"
 """A key of Ministral 3 and Mistral 4, which scale queries depending on position / original_max_position_embeddings."""
 
+
+def read_by_queries(parameters: Json) -> Json:
+    """Returns the original length if the model's code scales queries by it too, so that no schedule may change it."""
+    return {ORIGINAL: parameters[ORIGINAL]} if {_TEMPERATURE, ORIGINAL} <= parameters.keys() else {}
+
+
 ONLY_V5_KEYS = (
     "config.json has only rope_parameters, which transformers 4 ignores: it would use its default theta without "
     "scaling; patch with the schedule as-is to add the keys of transformers 4"
@@ -450,9 +456,8 @@ def write_rope(configuration: Configuration, scaling: Scaling) -> Data:
     for key, old in configuration.parameters.items():
         new = scaling.parameters.get(key)
         own = {name: value for name, value in old.items() if name not in _SCALING_KEYS}
-        if _TEMPERATURE in own and "original_max_position_embeddings" in old:
-            own["original_max_position_embeddings"] = old["original_max_position_embeddings"]
-        merged[key] = dict(old) if new is None else {"rope_type": new["rope_type"], **own, **new}
+        kept = read_by_queries(old)
+        merged[key] = dict(old) if new is None else {"rope_type": new["rope_type"], **own, **new, **kept}
     section = dict(configuration.section)
     stated = text.new if text.is_nested else text.default_parameters  # with the layer types that do not rotate
     section["rope_parameters"] = {**stated, **merged} if text.per_type else merged[ALL_LAYERS]
@@ -463,7 +468,7 @@ def write_rope(configuration: Configuration, scaling: Scaling) -> Data:
     if scaling.parameters or scaling.max_length != configuration.max_length:
         section |= {each.key: scaling.max_length for each in lengths_in(section)}  # limits of vLLM and SGLang
     if scaling.original_length is not None:
-        section["original_max_position_embeddings"] = scaling.original_length
+        section |= {ORIGINAL: scaling.original_length, **read_by_queries(merged.get(ALL_LAYERS, {}))}
     _write_v4(section, merged, text)
     _write_oddities(section, merged, text)
     stated = at(configuration.raw, configuration.path)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from ..configs.class_defaults import ALL_LAYERS
-from ..configs.configuration import Configuration, Scaling
+from ..configs.configuration import Configuration, Scaling, read_by_queries
 from ..configs.families import Family
 from ..configs.finding import ORIGINAL
 from ..configs.section import Parameters
@@ -303,7 +303,8 @@ def parameters_of(layer: PlannedLayer, length: int, family: Family) -> Parameter
     form = native(rope) if callable(native) else None
     kind = str(form["rope_type"]) if isinstance(form, Mapping) else ""
     odd = kind == "yarn" and rope.rotary_dim % 2  # transformers cannot build half a pair
-    if isinstance(form, Mapping) and family.takes(kind) and not odd:
+    kept = read_by_queries(layer.current.scaling)
+    if isinstance(form, Mapping) and family.takes(kind) and not odd and kept.items() <= {**kept, **form}.items():
         # A proportional model stays proportional if a user's own schedule requests the default type.
         stays = kind == "default" and rope.rotated_pairs is not None
         return {**form, "rope_type": "proportional"} if stays else dict(form)

@@ -14,6 +14,7 @@ from model_kinds import GEMMA3, OLMO3, PHI3, PLANNED as MODELS
 from own_schedules import Half, LargerTheta, Stretching
 from planning import make_plan, read_back
 from rotary_modules import assert_same_tables, quiet, rotary_classes, stock_config, stock_tables
+from transformers.models.ministral3.modeling_ministral3 import get_llama_4_attn_scale
 
 import ropescale
 from ropescale import Frequencies, Rope
@@ -218,6 +219,16 @@ def test_every_key_that_is_the_models_own_is_kept(config, key, value, spec):
     assert new["rope_parameters"][key] == value
     unrelated = {"hidden_size", "torch_dtype"} & (new.keys() | config.keys())
     assert {k: new[k] for k in unrelated} == {k: config[k] for k in unrelated}
+
+
+@pytest.mark.parametrize("options", [{"on_top": True}, {"replace_scaling": True, "original_length": 32768}])
+def test_the_temperature_of_ministral3_stays_where_a_schedule_starts_from_another_length(options):
+    plan = make_plan(configurations.MINISTRAL3, "yarn", target_length=2**19, **options)
+    read = stock_config(plan.config).rope_parameters
+    trained = read["original_max_position_embeddings"]
+    scale = get_llama_4_attn_scale(torch.tensor([[200_000]]), read["llama_4_scaling_beta"], trained)
+    assert scale.item() == pytest.approx(1 + 0.1 * math.log(1 + 200_000 // 16384))
+    assert_same_tables(plan.tables, stock_tables(plan.config))
 
 
 @pytest.mark.parametrize(("target_length", "factor"), [(16384, 4.0), (None, 1.0)])
