@@ -151,7 +151,7 @@ class Configuration:
         ]
         reached = self.family.reached.get(limit)
         products = [each for rope in ropes if (each := _product(rope, trained.key)) and trained.tokens != reached]
-        is_left = self.family.trained.get(limit, limit) == trained.tokens  # the maximum stays the original
+        is_left = trained.tokens in (limit, self.family.trained.get(limit))  # the maximum stays the original
         served = max([maximum, *(products if is_left else ())], key=_tokens)
         agreeing = {trained.tokens, served.tokens, limit}
         odd = next((each for each in [*stated, *products] if each.tokens not in agreeing), None)

@@ -83,6 +83,7 @@ PATCHED = [
     *((LLAMA | {f"max_{each}": 8192.0}, {"schedule": "yarn:factor=2"}, ASKS) for each in KEYS),
     (LLAMA31 | {MAXIMUM: 100000}, {"schedule": "yarn:factor=32", "replace_scaling": True}, 262144),
     (LLAMA | {MAXIMUM: 65536, "rope_scaling": YARN4}, {"schedule": "linear:factor=2", "on_top": True}, ASKS),
+    (QWEN3_40K, {"schedule": "linear:factor=4", "original_length": 40960}, 163840),
 ]
 
 
