@@ -35,6 +35,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+import numpy as np
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
@@ -129,7 +130,7 @@ class Store:
         Args:
             facts: everything that the pass's numbers depend on, as plain data.
             plan: the batches of the pass.
-            form: returns the form of a batch; stored batches of another form are ignored.
+            form: returns the form of a batch; stored batches of another form, or with NaN or infinity, are ignored.
         """
         key = key_of(facts)
         if key not in self._passes:
@@ -137,7 +138,7 @@ class Store:
             found: dict[int, Arrays] = {}
             for number, content in self.records(key):
                 with suppress(SafetensorError, LookupError, TypeError, ValueError):
-                    arrays = load(content)
+                    arrays = {name: each for name, each in load(content).items() if np.isfinite(each).all()}
                     if forms[number] == {name: (each.dtype.type, each.shape) for name, each in arrays.items()}:
                         found[number] = arrays
             self._passes[key] = FinishedBatches(self, key, found)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import count, cycle, islice, takewhile
-from typing import TypeVar
 
 import torch
+from pydantic import FiniteFloat, TypeAdapter
 
 from ..parallel.processes import Group
 from ..progress import Progress
@@ -18,7 +19,10 @@ from .metrics import Trial
 from .search_space import Point, Space
 from .windows import BATCH, CHECKS, Budget, WeightedWindow
 
-T = TypeVar("T")
+Numbers = Sequence[list[float]]
+"""The losses of a step, and its gradient, which is empty if only losses are computed."""
+
+_STORED = TypeAdapter(list[list[FiniteFloat]])
 
 AVERAGING = 0.1
 """The weight of each iterate in the average."""
@@ -92,15 +96,23 @@ class Steps:
         whole = [records[number] for number in takewhile(records.__contains__, count())]
         self.kept: list[bytes] = group.from_leader(whole)
 
-    def take(self, compute: Callable[[], T]) -> tuple[T, bool]:
-        """Returns the numbers of the next step, decoded from JSON, and whether they were computed now."""
+    def take(self, compute: Callable[[], Numbers], sizes: list[int]) -> tuple[Numbers, bool]:
+        """Returns the numbers of the next step, and whether they were computed now.
+
+        Args:
+            sizes: the number of losses and of components of the gradient; a stored step of other sizes is damaged.
+        """
         number = self._taken
         self._taken += 1
-        is_new = number == len(self.kept)
-        if is_new:
-            self.kept.append(json.dumps(compute()).encode())
-            self._store.put(self._key, number, self.kept[number])
-        return json.loads(self.kept[number]), is_new
+        with suppress(IndexError, ValueError):
+            stored = _STORED.validate_json(self.kept[number])
+            if list(map(len, stored)) == sizes:
+                return stored, False
+        del self.kept[number:]
+        found = compute()
+        self.kept.append(json.dumps(found).encode())
+        self._store.put(self._key, number, self.kept[number])
+        return found, True
 
 
 class Trials:
@@ -128,22 +140,17 @@ class Trials:
 
     def compare(self, points: Sequence[Point], windows: Sequence[WeightedWindow]) -> list[Trial]:
         """Tries points on windows to learn from."""
-        self._try(points, windows, self.steps, lambda: (self._evaluator.means(points, windows), []))
+        self._try(points, windows, self.steps)
         return self.steps[-len(points) :]
 
     def check(self, point: Point) -> Trial:
         """Tries a point on the selection windows."""
-        self._try([point], self._choosing, self.checks, lambda: (self._evaluator.means([point], self._choosing), []))
+        self._try([point], self._choosing, self.checks)
         return self.checks[-1]
 
     def gradient(self, point: Point, windows: Sequence[WeightedWindow]) -> torch.Tensor:
         """Tries a point on windows to learn from, and returns the gradient of its loss, float64 [numbers]."""
-
-        def compute() -> tuple[list[float], list[float]]:
-            loss, slope = self._evaluator.gradient(point, windows)
-            return [loss], slope
-
-        slope = self._try([point], windows, self.steps, compute)
+        slope = self._try([point], windows, self.steps, with_gradient=True)
         return torch.tensor(slope, dtype=torch.float64)
 
     def _try(
@@ -151,10 +158,18 @@ class Trials:
         points: Sequence[Point],
         windows: Sequence[WeightedWindow],
         trials: list[Trial],
-        compute: Callable[[], tuple[list[float], list[float]]],
+        with_gradient: bool = False,
     ) -> list[float]:
-        """Adds a trial of each point, and returns the gradient."""
-        (losses, slope), is_new = self._kept.take(compute)
+        """Adds a trial of each point, and returns the gradient, for a lone point only."""
+
+        def compute() -> Numbers:
+            if not with_gradient:
+                return self._evaluator.means(points, windows), []
+            loss, slope = self._evaluator.gradient(points[0], windows)
+            return [loss], slope
+
+        sizes = [len(points), len(points[0]) if with_gradient else 0]
+        (losses, slope), is_new = self._kept.take(compute, sizes)
         tokens = len(points) * sum(len(window.ids) for window in windows)
         self.spent += tokens
         trials += [Trial(self.spent, point, loss) for point, loss in zip(points, losses, strict=True)]

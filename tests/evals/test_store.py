@@ -84,12 +84,14 @@ def test_a_flipped_bit_costs_batches_or_moves_the_file_aside_and_never_gives_oth
         assert at == inside or aside or plain(kept(out, a=1)) == made
 
 
-def test_a_batch_of_another_form_is_not_taken_for_the_passs(tmp_path):
+def test_a_batch_of_another_form_or_with_nan_or_infinity_is_not_taken_for_the_passs(tmp_path):
     put(tmp_path, eights(1), a=1)
     with opened(tmp_path) as store:
         assert not store.batches({"a": 1}, PLAN, per_token(nll=np.float64, same=np.bool_, ids=np.int32)).batches
         store.put(store.batches({"a": 2}, PLAN, FORM).key, 0, b"no arrays")
-    assert plain(kept(tmp_path, a=1)) == plain(eights(1)) and kept(tmp_path, a=2) == {}
+    for number in (np.nan, np.inf):
+        put(tmp_path, {0: {**eights()[0], "nll": np.full(8, number, np.float32)}}, a=3)
+    assert plain(kept(tmp_path, a=1)) == plain(eights(1)) and kept(tmp_path, a=2) == kept(tmp_path, a=3) == {}
 
 
 def test_a_full_disk_is_one_sentence_and_keeps_what_was_there(tmp_path):

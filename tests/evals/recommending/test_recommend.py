@@ -178,11 +178,11 @@ def test_a_searched_schedule_is_found_on_the_races_text_and_judged_on_the_other(
 
     take, score, done = Steps.take, Executor.score, []
 
-    def stops(self, given, *, act, at):
+    def stops(self, *given, act, at):
         done.append(act)
         if done.count(act) in at:
             raise KeyboardInterrupt
-        return act(self, given)
+        return act(self, *given)
 
     monkeypatch.setattr(Steps, "take", partialmethod(stops, act=take, at=[6]))
     monkeypatch.setattr(Executor, "score", partialmethod(stops, act=score, at=[3, 29]))

@@ -22,6 +22,7 @@ from ropescale.evals.scoring import memory
 from ropescale.evals.searching.options import SearchOptions
 from ropescale.evals.searching.windows import Budget, feed_text, held_out_for, split
 from ropescale.evals.statistics.intervals import average, familywise
+from ropescale.evals.store import Store
 
 TEXT = documents(12, 300)
 MANY = documents(20, 300, vocabulary=60)
@@ -140,6 +141,10 @@ def test_from_an_answer_that_is_damaged_on_all_are_computed_again(found, folder,
     file.write_bytes(content[:at] + b"2" + content[at + 1 :])
     assert search(llama(), TEXT, 128, out=out, **BUDGET).search.checks == found.search.checks
     assert records_in(run) == whole
+    key = content[8:72].decode()
+    for step in (b"hello", b"[" * 100_000, b"[[NaN], [0.1]]", b'[["x"], [0.1]]', b"[[2.8], [0.1]]", b"{}"):
+        Store(run / "resume").put(key, 3, step)  # as if a run had written it
+        assert search(llama(), TEXT, 128, out=out, **BUDGET).search.checks == found.search.checks
     search(llama(), TEXT, 128, out=out, **BUDGET, seed=7)  # another search in the same place replaces its result
     with pytest.raises(CheckpointError, match="holds results of another model; choose another folder, or"):
         search(llama(1), TEXT, 128, out=out, **BUDGET)

@@ -35,11 +35,11 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
     """Presses Ctrl-C once so many steps are done."""
     take, done = Steps.take, []
 
-    def stopping(self, compute):
+    def stopping(self, compute, sizes):
         if len(done) == steps:
             raise KeyboardInterrupt
         done.append(compute)
-        return take(self, compute)
+        return take(self, compute, sizes)
 
     monkeypatch.setattr(Steps, "take", stopping)
 
