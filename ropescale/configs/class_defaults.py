@@ -24,8 +24,8 @@ multimodal wrapper, null for a model without rotary embeddings that ``rope_param
 * ``partial_of_slice``: whether the class computes a missing partial factor from ``qk_rope_head_dim``;
 * ``ignores_type``: whether the class reads ``rope_type`` in ``rope_scaling``, but not ``type``;
 * ``needs_every_type``: whether the class does not complete ``rope_parameters`` in which a layer type is missing;
-* ``ignores_partial``: the rope types under which the class ignores ``partial_rotary_factor`` (``default``, or
-  ``linear``, which represents every scaling);
+* ``ignores_partial``: the rope types under which the class ignores ``partial_rotary_factor``, or computes it from
+  ``qk_rope_head_dim`` and ``qk_nope_head_dim`` (``default``, or ``linear``, which represents every scaling);
 * ``own_partial``: the rope types under which the class uses its own default partial factor unless a top-level key
   states one (before transformers 5.17).
 

@@ -122,6 +122,7 @@ FAMILIES: Mapping[str, Family] = {
     "longcat_flash": _TABLE_OF_HEAD_DIM,
     "minimax_m2": Family(rotary_dim="rotary_dim"),
     "mistral": Family(null_head_dim_in_v4=True),
+    "mistral4": Family(not_native=("default",)),  # whose table is of the whole head, not of the slice
     "olmo": _OLMO,
     "olmo2": _OLMO,
     "phi3": _PHI3,

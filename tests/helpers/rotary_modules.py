@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING
 
-TEXT_MODULES = {"emu3_text_model": "emu3", "mllama_text_model": "mllama", "gemma3_text": "gemma3"}
+TEXT_MODULES = {name: name.split("_")[0] for name in "emu3_text_model mllama_text_model gemma3_text mistral4".split()}
 """Language models whose modeling file is not found through the causal-LM mapping of their own type."""
 
 

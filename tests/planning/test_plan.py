@@ -9,7 +9,7 @@ import configurations
 import numpy as np
 import pytest
 import torch
-from configurations import GPT_OSS, LISTS, LLAMA, LLAMA31, PHI3_128K, QWEN3, in_v5, plain, write_checkpoint
+from configurations import GPT_OSS, LISTS, LLAMA, LLAMA31, PHI3_128K, QWEN3, YARN_32, in_v5, plain, write_checkpoint
 from model_kinds import GEMMA3, OLMO3, PHI3, PLANNED as MODELS
 from own_schedules import Half, LargerTheta, Stretching
 from planning import make_plan, read_back
@@ -229,6 +229,14 @@ def test_the_temperature_of_ministral3_stays_where_a_schedule_starts_from_anothe
     scale = get_llama_4_attn_scale(torch.tensor([[200_000]]), read["llama_4_scaling_beta"], trained)
     assert scale.item() == pytest.approx(1 + 0.1 * math.log(1 + 200_000 // 16384))
     assert_same_tables(plan.tables, stock_tables(plan.config))
+
+
+@pytest.mark.parametrize("spec", ["yarn:factor=256", "abf:rope_theta=1e6", PER_PAIR, "as-is"])
+def test_mistral4_keeps_the_share_of_a_head_that_its_class_computes(spec):
+    text = {"model_type": "mistral4", "qk_rope_head_dim": 32, "qk_nope_head_dim": 96}
+    text |= {"max_position_embeddings": 2**20, "rope_parameters": YARN_32 | {"rope_theta": 1e4}}
+    plan = make_plan({"model_type": "mistral3", "text_config": text}, spec, replace_scaling=spec != "as-is")
+    assert_same_tables(plan.tables or read_back(plan.config), stock_tables(plan.config))
 
 
 @pytest.mark.parametrize(("target_length", "factor"), [(16384, 4.0), (None, 1.0)])

@@ -74,7 +74,7 @@ def generate() -> dict[str, Json | None]:
 
     table: dict[str, Json | None] = {}
     with _quiet():
-        for model_type in sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES):
+        for model_type in sorted([*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, "mistral4"]):  # listed among models that see
             config = _built(CONFIG_MAPPING[model_type], **copy.deepcopy(_NEEDED.get(model_type, {})))
             if config is None:
                 continue
@@ -225,9 +225,15 @@ class _Probe:
         found = self._reach({} if self.per_type else {"rope_parameters": _PLAIN})
         takes_others = _built(self.cls, rope_scaling=dict(_SCALED)) is not None  # Phi-3's take nothing but longrope
         found["rope_scaling"] = self._reached(rope_scaling=dict(_SCALED)) if takes_others else [ALL_LAYERS]
+        if not self.per_type and self._share("rope_scaling") != self._share("rope_parameters"):
+            del found["rope_scaling"]  # in place of rope_parameters, it loses the share that the class computes
         if self.per_type:
             found["rope_parameters"] = self._reached(rope_parameters=dict(_SCALED))
         return {name: keys for name, keys in found.items() if keys}
+
+    def _share(self, name: str, **more: object) -> object:
+        """Returns the partial factor that the class gives to scaling which the file states under this key."""
+        return self._parameters({name: _YARN, **more}).get(ALL_LAYERS, {}).get("partial_rotary_factor")
 
     def _head_dims(self, config: PreTrainedConfig) -> dict[str, int]:
         """Returns head dims per layer type, of a class whose layers differ (Gemma 4)."""
@@ -361,7 +367,8 @@ class _Probe:
 
     def _ways_with_partial(self) -> Json:
         """Returns the rope types under which the partial factor in the parameters counts for nothing, by what does."""
-        kinds = [kind for kind in ("default", "linear") if self._ignores_partial(kind)]
+        of_slices = self._share("rope_parameters", qk_rope_head_dim=48, qk_nope_head_dim=80) == 48 / 128  # Mistral 4
+        kinds = [kind for kind in ("default", "linear") if of_slices or self._ignores_partial(kind)]
         whole = {} if "default" in kinds else self._pairs_with("default", 1.0)
         own = [kind for kind in kinds if whole and self._pairs_with(kind, 1.0) != whole]
         return {"ignores_partial": [kind for kind in kinds if kind not in own], "own_partial": own}
