@@ -322,7 +322,10 @@ def followed(module: nn.Module) -> Mapping[str, Tables]:
 
 
 def follow(module: nn.Module, tables: Mapping[str, Tables]) -> None:
-    """Makes a module compute its tables from the positions by these functions, which replace older functions."""
+    """Makes a module compute its tables from the positions by these functions, which replace older functions.
+
+    Resets torch.compile in the whole process, because compiled code does not notice a new hook.
+    """
     old = [key for key, hook in module._forward_pre_hooks.items() if isinstance(hook, LengthHook)]
     for key in old:
         del module._forward_pre_hooks[key]
@@ -331,6 +334,7 @@ def follow(module: nn.Module, tables: Mapping[str, Tables]) -> None:
     if tables:
         module.__dict__[_HOOK] = hook = LengthHook(tables)
         module.register_forward_pre_hook(hook, with_kwargs=True, prepend=True)
+        torch.compiler.reset()
 
 
 def write_table(module: nn.Module, key: str, table: Table) -> None:

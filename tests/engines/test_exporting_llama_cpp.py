@@ -5,13 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from configurations import DEEPSEEK, write_checkpoint
+from configurations import DEEPSEEK, HUNYUAN, write_checkpoint
 from gguf_models import write_keys
 from planning import export, make_plan
 
+from ropescale import patch_checkpoint
 from ropescale.checkpoints.contents import card
 from ropescale.cli.main import main
 from ropescale.exporting import Export
+from ropescale.inspecting import inspect
 
 LLAMA_SIZES = {"hidden_size": 64, "num_attention_heads": 4, "max_position_embeddings": 512, "rope_theta": 10000.0}
 MSCALE = "yarn:factor=8,mscale=1,mscale_all_dim=1"
@@ -81,6 +83,16 @@ def test_keys_that_the_makers_left_are_taken_back_by_ropescale_gguf_and_not_by_f
     assert words[:3] == ["ropescale", "gguf", "made.gguf"] and words[-1] == "--replace-scaling"
     assert "--override-kv" not in done.commands[1].text
     assert _as_asked(done)
+
+
+def test_an_alpha_that_the_converter_folds_into_theta_is_replaced_in_a_folder_that_is_patched_first(tmp_path):
+    folder, asked = _folder(HUNYUAN, tmp_path), {"replace_scaling": True}
+    done = export(folder, "llama.cpp", "yarn:factor=2", **asked)
+    assert _as_asked(done) and done.commands[0].text.startswith(f"ropescale patch {folder} -o made-524288")
+    patch_checkpoint(folder, tmp_path / "made-524288", "yarn:factor=2", **asked)
+    assert export(tmp_path / "made-524288", "llama.cpp").commands[0].text.startswith("llama-server -m made-524288.gguf")
+    assert [export(folder, engine).how for engine in ("llama.cpp", "transformers4")] == ["not known", "run"]
+    assert _as_asked(export(folder, "vllm")) and not any("frequencies" in each for each in inspect(folder).warnings)
 
 
 def test_the_gguf_of_a_ministral3_that_export_writes_has_no_log_multiplier(tmp_path, monkeypatch):

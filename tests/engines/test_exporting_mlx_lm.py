@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from configurations import LLAMA, in_v5, write_checkpoint
+from configurations import HUNYUAN, LLAMA, in_v5, write_checkpoint
 from planning import export, make_plan
 from transformers import AutoConfig
 
@@ -126,6 +126,7 @@ ROWS: dict[str, tuple[dict[str, Any], Any, dict[str, tuple[str, str]]]] = {
     "proportional": (LLAMA, "proportional:partial_rotary_factor=0.5,factor=2", {}),
     "table without a scale": (LLAMA, "ntk-by-parts:factor=4", {}),
     "dynamic": (LLAMA, "dynamic:factor=4", {}),
+    "dynamic with a fixed alpha": (HUNYUAN, None, {}),
     "two lists": (LLAMA, TWO_LISTS, {"switch": ("dropped", "the long list, always")}),
     "latent attention": (DEEPSEEK, "yarn:factor=4,mscale=1,mscale_all_dim=1", {}),
     "version 5's keys, its own theta": (in_v5(LLAMA, rope_theta=10000.0), None, {}),

@@ -197,8 +197,10 @@ def test_hunyuans_fixed_alpha_is_read_as_its_own_class_computes_it() -> None:
     sizes = {"hidden_size": 128, "num_attention_heads": 2, "head_dim": 64, "max_position_embeddings": 4096}
     config = hunyuan.HunYuanDenseV1Config(**sizes, rope_parameters=parameters)
     module = hunyuan.HunYuanDenseV1RotaryEmbedding(config)
+    module.forward(torch.zeros(1, 1, 8), torch.tensor([[100_000]]))  # the table stays as it is
     table = sch.Frequencies(module.inv_freq.double().tolist(), float(module.attention_scaling))
-    assert_same(sch.compute(sch.AsIs(), Rope(64, 1e4, 4096, scaling=parameters)), table)
+    assert_same(sch.compute(sch.AsIs(), rope := Rope(64, 1e4, 4096, scaling=parameters)), table)
+    assert not rope.varies
 
 
 def test_a_scaling_without_its_factor_takes_it_from_the_two_lengths() -> None:
