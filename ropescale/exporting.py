@@ -94,8 +94,8 @@ class _Weights:
         return replace(done, advice=tuple(ways_out(engine, serving, request, config, self.under)))
 
 
-def _of_folder(weights: _Weights, engine: str) -> Export:
-    """Exports an unchanged folder, which may have been patched.
+def _of_folder(weights: _Weights, engine: str, length: int | None = None) -> Export:
+    """Exports an unchanged folder, which may have been patched, at a length (default: its own).
 
     Raises:
         ScheduleError: the rope type is unknown, or a parameter of the scaling is out of range.
@@ -105,7 +105,7 @@ def _of_folder(weights: _Weights, engine: str) -> Export:
     for rope in stored.ropes.values():
         stock_table(rope, rope.max_length)
     if record is None:
-        serving = as_it_lies(weights.name, stored, stored.meant_length, Source(revision=weights.revision))
+        serving = as_it_lies(weights.name, stored, length or stored.meant_length, Source(revision=weights.revision))
         return weights.export(engine, serving, {}, None)
     # the request that the record describes
     specs = dict(record.spec)
@@ -118,7 +118,7 @@ def _of_folder(weights: _Weights, engine: str) -> Export:
     source = Source(
         gguf_options(record.schedule, given), argument(record.source), weights.revision, scaling_option(given)
     )
-    return weights.export(engine, as_it_lies(weights.name, stored, record.length, source), specs, given)
+    return weights.export(engine, as_it_lies(weights.name, stored, length or record.length, source), specs, given)
 
 
 def _planned(weights: _Weights, engine: str, request: Request) -> Plan:
@@ -151,6 +151,8 @@ def _of_schedule(weights: _Weights, engine: str, request: Request) -> Export:
     plan = _planned(weights, engine, request)
     if not plan.changes and request.target_length is not None:
         wide = widened(weights.stored, request.target_length)
+        if engine == "llama.cpp" and plan.original.is_scaled:  # the converted file has the tables
+            return _of_folder(weights, engine, request.target_length)
         plan = replace(plan, original=weights.stored, planned=wide, length=request.target_length)
     elif not plan.changes:
         raise ScheduleError("as-is changes nothing; leave the schedule out to serve the unchanged checkpoint")

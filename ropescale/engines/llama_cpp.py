@@ -44,8 +44,6 @@ CARRIES_LLAMA3 = tuple(
 Falcon-H1 also loads ``rope_freqs``, but does not apply them.
 """
 
-_DECISIVE = ("frequencies", "softmax scale")
-
 
 class LlamaCppEngine(Engine):
     """llama.cpp."""
@@ -69,7 +67,7 @@ class LlamaCppEngine(Engine):
             folder = argument(f"{PurePath(of).name}-{serving.length}")
             write = shell("ropescale", "patch", of, "-o", folder, *serving.revision, *_spec(serving))
             note = f"{folder}.gguf is the output of llama.cpp's convert_hf_to_gguf.py for {folder}"
-            return [write, _server(serving, f"{folder}.gguf", note=note)]
+            return [write, _server(serving, f"{folder}.gguf", note)]
         gguf = argument(f"{PurePath(of).name}.gguf")
         original = "" if of == serving.model else "; use the unpatched file, because these commands apply the schedule"
         made_of = f"{gguf} is the output of llama.cpp's convert_hf_to_gguf.py for {of}{original}"
@@ -77,8 +75,7 @@ class LlamaCppEngine(Engine):
             made = argument(f"{PurePath(serving.model).name}-{serving.length}.gguf")
             write = shell("ropescale", "gguf", gguf, "-o", made, *_spec(serving), note=made_of)
             return [write, _server(serving, made)]
-        told = options(serving) if route == "options" else None
-        return [_server(serving, gguf, *(told or ()), note=made_of)]
+        return [_server(serving, gguf, made_of)]
 
     def remaining(self, serving: Serving, layers: Layers) -> Iterator[Difference]:
         """Yields the differences that remain with the commands of :meth:`serve`."""
@@ -99,15 +96,28 @@ class LlamaCppEngine(Engine):
             if route == "options" and layers.kind == "yarn":
                 usual = temperature(layers.parameters["factor"])
                 asked = layers.attention_factor
-                if not math.isclose(asked, usual, rel_tol=1e-6) and not _corrected(layers, usual):
+                if not math.isclose(asked, usual, rel_tol=1e-6) and not _corrected(layers):
                     yield Difference.recomputed_scale(asked, usual)
                 if not layers.is_truncated:
                     yield Difference.always_truncates()
             yield from (each for each in of_file if each.field == "switch")
 
 
-def _server(serving: Serving, gguf: str, *told: str, note: str = "") -> Command:
-    return shell("llama-server", "-m", gguf, "-c", str(serving.length), *told, note=note)
+def _server(serving: Serving, gguf: str, note: str = "") -> Command:
+    told = options(serving) if route_of(serving) == "options" else _window(serving)
+    return shell("llama-server", "-m", gguf, "-c", str(serving.length), *(told or ()), note=note)
+
+
+def _window(serving: Serving) -> list[str]:
+    """Returns the option that sets the context length, if the converter may write a shorter one."""
+    layers = _changed(serving)
+    name = architecture(layers)
+    if serving.wanted.max_length >= serving.length and name not in known.OWN_LENGTH:
+        return []
+    told = f"{name}.context_length=int:{serving.length}"
+    if layers.kind == "longrope":  # otherwise the context length selects the list
+        told = f"{name}.rope.scaling.original_context_length=int:{layers.rope.original_length},{told}"
+    return ["--override-kv", told]
 
 
 def _spec(serving: Serving) -> tuple[str, ...]:
@@ -115,7 +125,7 @@ def _spec(serving: Serving) -> tuple[str, ...]:
     layers = serving.layers[0]
     if serving.source.spec or layers.key != ALL_LAYERS or layers.kind != "longrope" or layers.changes_with_length:
         return serving.source.spec
-    factors = list(layers.parameters["long_factor"])
+    factors = layers.parameters["long_factor"]
     table = json.dumps({"name": "table", "factors": factors, "attention_factor": layers.attention_factor})
     vendors = ["--replace-scaling"] if serving.is_vendors or serving.source.scaled else []
     return ("--schedule", table, "--target-length", str(serving.length), *vendors)
@@ -148,8 +158,11 @@ def route_of(serving: Serving) -> Literal["options", "table", "converted", "patc
 def _survives(serving: Serving) -> bool:
     """Whether the converter preserves the schedule of the folder's configuration."""
     plain = all(layers.kind == "default" for layers in serving.layers if is_windowed(layers.key))
-    found = [each for layers in serving.layers for each in converted(layers)]
-    lost = any(each.field in _DECISIVE and each.status != "not known" for each in found)
+    lost = any(
+        each.field in ("frequencies", "softmax scale") and each.status != "not known"
+        for layers in serving.layers
+        for each in converted(layers)
+    )
     return not lost and (plain or serving.is_vendors)
 
 
@@ -208,15 +221,15 @@ def options(serving: Serving) -> list[str] | None:
     if kind == "yarn":
         betas = betas_told(parameters)
         keys["rope.scaling.original_context_length"] = f"int:{layers.rope.original_length}"
-        keys |= _corrected(layers, temperature(parameters["factor"]))
+        keys |= _corrected(layers)
     # The length comes last: llama.cpp before 2026 reads only the first key, and fails to load if it is a scaling type.
     keys["context_length"] = f"int:{serving.length}"
     return [*betas, "--override-kv", ",".join(f"{name}.{key}={value}" for key, value in keys.items())]
 
 
-def _corrected(layers: Layers, computed: float) -> dict[str, str]:
+def _corrected(layers: Layers) -> dict[str, str]:
     """Returns the key that corrects the attention factor, or an empty dict if it is correct or cannot be corrected."""
-    correction = layers.attention_factor / computed
+    correction = layers.attention_factor / temperature(layers.parameters["factor"])
     name = architecture(layers)
     is_alone = layers.key == ALL_LAYERS or name in known.SLIDING_SHARES_THETA
     if math.isclose(correction, 1, rel_tol=1e-6) or name in known.OWN_SOFTMAX_SCALE or not is_alone:

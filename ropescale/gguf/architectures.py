@@ -56,6 +56,9 @@ OWN_SOFTMAX_SCALE = frozenset("deepseek2 deepseek32 glm-dsa mistral4".split())
 READS_LOG_MULTIPLIER = frozenset("deepseek2 deepseek32 mistral3 mistral4".split())
 """Architectures that read ``rope.scaling.yarn_log_multiplier``, in which the converter writes ``mscale_all_dim``."""
 
+OWN_LENGTH = {"chatglm", "falcon"}
+"""Architectures for which the converter does not write ``max_position_embeddings`` as the context length."""
+
 OUT_OF_REACH = frozenset("cogvlm deepseek2-ocr deepseek4".split())
 """Architectures with layers whose rotation no key determines."""
 

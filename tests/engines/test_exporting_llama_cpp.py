@@ -111,11 +111,24 @@ def test_the_gguf_of_a_ministral3_that_export_writes_has_no_log_multiplier(tmp_p
     assert written["mistral3.rope.scaling.factor"].value == 32
 
 
-def test_a_model_as_its_makers_scaled_it_takes_no_flags_at_all(tmp_path):
-    for model_type in ("deepseek_v3", "llama"):
-        done = export(_folder({"model_type": model_type}, tmp_path), "llama.cpp")
-        assert _as_asked(done)
-        assert done.commands[0].text == f"llama-server -m made.gguf -c {done.length}"
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+LISTS = {"rope_type": "longrope", "short_factor": [1.0] * 16, "long_factor": [4.0] * 16}
+
+
+@pytest.mark.parametrize(("length", "config", "keys"), [
+    *((None, {"model_type": name}, "") for name in ("deepseek_v3", "llama")),
+    (None, {"model_type": "qwen3", "max_position_embeddings": 40960, "rope_scaling": YARN}, "qwen3"),
+    (None, {"model_type": "glm", "max_position_embeddings": 8192}, "chatglm"),  # the converter writes hidden_size
+    (2**19, {"model_type": "ministral3"}, "mistral3"),  # has the log multiplier, so needs no attn_factor
+    (2**18, {"model_type": "apertus"}, "apertus"),  # llama3
+    (2**17, {"model_type": "minicpm3", "rope_scaling": LISTS},
+     "minicpm3.rope.scaling.original_context_length=int:32768,minicpm3"),
+])  # fmt: skip
+def test_a_model_as_its_makers_scaled_it_is_told_its_window_alone_and_only_if_longer(length, config, keys, tmp_path):
+    done = export(_folder(config, tmp_path), "llama.cpp", length and "as-is", target_length=length)
+    told = f" --override-kv {keys}.context_length=int:{length or done.length}" if keys else ""
+    assert done.commands[0].text.replace("\\\n  ", "") == f"llama-server -m made.gguf -c {done.length}{told}"
+    assert {row.field for row in done.rows} <= {"switch"} and (keys != "qwen3" or done.length == 131072)
 
 
 def test_an_architecture_is_what_the_wrapper_makes_of_it(tmp_path):

@@ -362,7 +362,7 @@ def test_a_window_with_a_theta_of_its_own_is_scaled_all_the_same(read):
     assert "get_rope_freq_base(cparams, il)" in graph and "get_rope_freq_scale" not in graph
 
 
-def test_architectures_of_model_types_are_those_that_the_converter_writes():
+def test_architectures_of_model_types_are_those_that_the_converter_writes(source):
     written, expected = load(PATH)["architectures"], {}
     for model_type, entry in class_defaults.load().items():
         classes = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(model_type)
@@ -372,6 +372,7 @@ def test_architectures_of_model_types_are_those_that_the_converter_writes():
     elsewhere = {"minicpm": "MiniCPMForCausalLM", "phimoe": "PhiMoEForCausalLM", "gemma4_unified_text": unified}
     assert expected | {name: written[cls] for name, cls in elsewhere.items()} == known.OF_MODEL_TYPES
     assert written["Mistral3ForConditionalGeneration"] == "mistral3"
+    assert not any("max_position" in (source / f"../conversion/{name}.py").read_text() for name in known.OWN_LENGTH)
 
 
 # ---------------------------------------------------------------------------------------------------------
