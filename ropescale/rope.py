@@ -61,6 +61,13 @@ class Rope:
         return self.kind != "default" and not (self.kind == "proportional" and self.scaling.get("factor", 1) == 1)
 
     @property
+    def varies(self) -> bool:
+        """Whether the scaling changes the frequencies with the length; a fixed alpha of dynamic does not."""
+        if self.kind == "longrope":
+            return self.scaling.get("short_factor") != self.scaling.get("long_factor")
+        return self.kind == "dynamic" and not self.scaling.get("alpha")
+
+    @property
     def is_plain(self) -> bool:
         """Whether every pair follows theta's own series, as most of transformers' rope types require."""
         return self.table is None and self.rotated_pairs is None

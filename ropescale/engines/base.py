@@ -111,9 +111,7 @@ class Layers:
     @property
     def changes_with_length(self) -> bool:
         """Whether stock transformers computes different frequencies for texts beyond the trained length."""
-        if self.kind == "longrope":
-            return list(self.parameters["short_factor"]) != list(self.parameters["long_factor"])
-        return self.kind == "dynamic"
+        return replace(self.rope, scaling=self.parameters).varies
 
     @property
     def attention_factor(self) -> float:

@@ -172,6 +172,8 @@ def why_not(serving: Serving) -> str | None:
     name = architecture(layers)
     if name is None:  # an unknown type, whose architecture only the GGUF file states
         return None
+    if serving.source.scaled and name.startswith("hunyuan-"):
+        return f"the converter folds alpha into the theta of {name}, and nothing can take it back"
     bound = layers.configuration.default_of("attention_chunk_size" if name == "llama4" else "sliding_window")
     window = bound if isinstance(bound, int) else 0
     keys = {"attention.sliding_window": Value("UINT32", window)} if window or name == "llama4" else {}
@@ -337,7 +339,7 @@ def _computed(layers: Layers) -> Iterator[Difference]:
         if betas_told(stated) and name not in known.READS_BETAS:
             yield Difference("beta_fast", "recomputed", 32, "reads betas other than 32, 1 only from its command line")
             yield Difference("beta_slow", "recomputed", 1)
-    if kind == "dynamic":
+    if kind == "dynamic" and "alpha" not in stated:
         yield Difference.base_rope("has no dynamic scaling and uses base RoPE")
     if kind == "llama3" and layers.model_type not in CARRIES_LLAMA3:
         yield Difference.base_rope("does not apply llama3 scaling to this architecture and uses base RoPE")

@@ -323,9 +323,7 @@ def _scaling_traps(configuration: Configuration, patched: bool) -> Iterator[str]
                 f"this model is already scaled{where}: {kind}, {rope.original_length:,} to "
                 f"{configuration.meant_length:,} tokens; a patch must replace that scaling, or compose with it"
             )
-        if kind == "dynamic" or (
-            kind == "longrope" and rope.scaling.get("short_factor") != rope.scaling.get("long_factor")
-        ):
+        if rope.varies:
             yield (
                 f"{kind} changes the frequencies with the length of each forward call{where}; decoding with a cache "
                 "differs from a full forward pass once the text is so long that the frequencies change (verify "
