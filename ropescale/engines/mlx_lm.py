@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ..configs.class_defaults import ALL_LAYERS
-from ..configs.configuration import Configuration, in_both_dialects
+from ..configs.configuration import Configuration, in_both_dialects, read_by_queries
 from ..configs.finding import ORIGINAL, placed
 from ..files import Data, Json
 from ..output.formatting import brief, listed
@@ -129,8 +129,8 @@ def _own_keys(layers: Layers) -> Json:
 
 
 def _takes_original(layers: Layers) -> bool:
-    """Whether mlx-lm reads the original length from the rope parameters; for phi3, it reads the top level instead."""
-    return _code(layers) not in ("phi3", "phimoe")
+    """Whether the original length in the rope parameters serves mlx-lm's tables alone; for phi3, it reads another."""
+    return _code(layers) not in ("phi3", "phimoe") and not read_by_queries(layers.parameters)
 
 
 def longrope_scale(layers: Layers) -> float:

@@ -91,6 +91,12 @@ class VLLMEngine(Engine):
             where = "layers" if layers.key == ALL_LAYERS else f"{layers.key} layers"
             yield Difference.base_rope(f"never scales the {where} of {name}")
             return
+        if "llama_4_scaling_beta" in stated and name == "ministral3" and "llama_4_scaling" not in layers.section:
+            text = (  # models/mistral.py
+                "does not read llama_4_scaling_beta, so it does not scale queries; write llama_4_scaling for it beside "
+                "rope_parameters, with beta and original_max_position_embeddings"
+            )
+            yield Difference("query scale", "dropped", 1, text)
         if takes_one_row(layers):
             yield Difference.one_row(layers)
             return
