@@ -63,6 +63,9 @@ class GgufFile:
         self.path = path
         self._reader = reader
         self._alignment = int(reader.alignment)
+        sizes = (int(tensor.n_bytes) for tensor in reader.tensors)
+        if max(self._alignment, sum(map(self._padded, sizes))) > len(reader.data):
+            raise ValueError("the alignment or the tensors are larger than the file")
         self._tensors = {tensor.name: tensor for tensor in reader.tensors}
         self._fields = {name: field for name, field in reader.fields.items() if name not in _HEADER}
         self.tensors = list(self._tensors)
@@ -71,6 +74,9 @@ class GgufFile:
             for name, field in self._fields.items()
             if field.types[0].name != "ARRAY"
         }
+
+    def _padded(self, size: int) -> int:
+        return size + -size % self._alignment
 
     def is_array(self, key: str) -> bool:
         """Whether the value of a key is an array."""
@@ -152,7 +158,7 @@ class GgufFile:
         ]
         version = int(self._reader.fields["GGUF.version"].parts[0][0])
         start = MAGIC + struct.pack("<IQQ", version, len(infos), len(pairs))
-        offsets = accumulate((size + -size % self._alignment for size in sizes), initial=0)
+        offsets = accumulate(map(self._padded, sizes), initial=0)
         placed = [info + struct.pack("<Q", offset) for info, offset in zip(infos, offsets)]
         return b"".join([start, *pairs, *placed])
 
@@ -175,12 +181,14 @@ def open_gguf(path: str | Path) -> GgufFile:
 
     with translated(path, "read"):
         with open_regular(path) as file:
-            start = file.read(8)
+            start = file.read(24)
         if start[:4] != MAGIC:
             raise ConfigError(f"{path} is not a GGUF file (it does not start with GGUF)")
-        if len(start) == 8 and struct.unpack("<I", start[4:])[0] & 0xFFFF == 0:
+        if len(start) >= 8 and struct.unpack_from("<I", start, 4)[0] & 0xFFFF == 0:
             raise ConfigError(f"{path} is big-endian; convert it with gguf-py's gguf-convert-endian first")
         try:
+            if max(struct.unpack_from("<QQ", start, 8)) > _MOST_ENTRIES:
+                raise ValueError("too many tensors or keys")
             with numpy.errstate(over="raise"):  # numpy would only print a warning
                 return GgufFile(path, reader_of(path))
         except Exception as error:  # a damaged file makes the reader fail in many ways
@@ -201,6 +209,12 @@ def _reader_class() -> type[GGUFReader]:
         raise RopescaleError("GGUF files need gguf-py, which is not installed; pip install 'ropescale[gguf]'") from None
 
     class Reader(GGUFReader):
+        def _get_str(self, offset: int) -> tuple[np.ndarray, np.ndarray]:
+            length, text = super()._get_str(offset)
+            if len(text) < length[0]:
+                raise ValueError("a string goes beyond the end of the file")
+            return length, text
+
         def _get_field_parts(
             self, orig_offs: int, raw_type: int
         ) -> tuple[int, list[np.ndarray], list[int], list[GGUFValueType]]:
@@ -211,6 +225,9 @@ def _reader_class() -> type[GGUFReader]:
 
     return Reader
 
+
+_MOST_ENTRIES = 2**16
+"""The largest accepted number of tensors or keys, above any model's, because gguf-py reads thousands a second."""
 
 _MOST_ITEMS = 2**24
 """The largest accepted number of strings in an array, above any vocabulary's, because measuring them takes time."""

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import struct
 import sys
 from pathlib import Path
 from typing import Any
@@ -347,10 +348,21 @@ def test_files_that_are_none_or_cut_off_anywhere_are_one_line(capsys):
     assert "none.gguf does not exist" in refused(capsys, "none.gguf", *ask)
     data = rich_file(Path("whole.gguf")).read_bytes()
     cuts = [data[:size] for size in (0, 3, 6, 10, 30, 100, 400, 700, len(data) - 700, len(data) - 70)]
+    bare = gguf.GGUFWriter("bare.gguf", "llama")
+    keys = {"general.alignment": 64, "llama.context_length": 256, "llama.rope.dimension_count": 16, "x": "a text"}
+    for key, value in keys.items():
+        add_key(bare, key, value)
+    bare = close(bare, Path("bare.gguf")).read_bytes()
+    cuts += [bare[: bare.index(b"a text") + 5], bare.replace(struct.pack("<I", 64), struct.pack("<I", 2**20))]
+    first, second = (struct.pack("<QsIQIQ", 1, b"b", 1, 1024, 0, at) for at in (64, 4160))
+    apart = write_keys(Path("b.gguf"), tables={"a": [1.0] * 1024, "b": [1.0] * 1024}).read_bytes()
+    cuts += [apart[:-4096].replace(second, first)]  # a tensor in the place of another
+    cuts += [data[:16] + struct.pack("<Q", 2**17) + data[24:]]
     for content in (b"not weights", *cuts):
         Path("cut.gguf").write_bytes(content)
         error = refused(capsys, "cut.gguf", *ask)
         assert "cut.gguf is not a GGUF file" in error or "cut.gguf cannot be read as GGUF" in error
+    assert "too many tensors or keys" in error
 
 
 def test_nothing_is_overwritten_that_ropescale_did_not_write(capsys):
