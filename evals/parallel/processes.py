@@ -11,12 +11,11 @@ batch together.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, TypeVar, cast
 
@@ -94,11 +93,11 @@ def world(environment: Mapping[str, str] = os.environ) -> World:
 _VARIABLES = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
 
 
+@dataclass(frozen=True)
 class Group:
     """A group of processes that exchange objects, or a single process."""
 
-    def __init__(self, world: World) -> None:
-        self.world = world
+    world: World
 
     def from_leader(self, value: T) -> T:
         """Broadcasts the leader's value to every process."""
@@ -176,7 +175,7 @@ class Sharing:
                 "torchrun --nproc_per_node N -m ropescale eval ...",
                 "tp",
             )
-        return dataclasses.replace(here, team=here.size) if self.tp else here
+        return replace(here, team=here.size) if self.tp else here
 
 
 @contextmanager

@@ -102,9 +102,8 @@ def objective_of(target: int, trained: int, short_weight: float | None = None) -
     Raises:
         DataError: the weight is invalid.
     """
-    short = min(trained, target)
     share = SHORT_WEIGHT if short_weight is None else short_weight
     if not 0 <= share < 1:
         raise DataError(f"short_weight is {share:g}; give a share from 0 to below 1", "short_weight")
-    weights = {short: share, target: 1 - share} if share and short < target else {target: 1.0}
+    weights = {trained: share, target: 1 - share} if share and trained < target else {target: 1.0}
     return Objective(weights, target, trained)

@@ -99,8 +99,6 @@ def slices(windows: Sequence[int]) -> list[list[int]]:
     Sorting the windows by the golden ratio's multiples modulo 1 spreads out the windows of every round.
     """
     spread = sorted(windows, key=lambda window: (windows.index(window) + 1) * _GOLDEN % 1)
-    if not windows:
-        return []
     ends = sorted({max(1, round(share * len(windows))) for share in SHARES})
     return [sorted(spread[start:stop]) for start, stop in pairwise([0, *ends])]
 
@@ -236,9 +234,9 @@ def decide(
         tolerance: nats per token.
         level: the level of each interval, such that all intervals hold together at 95%.
     """
-    found = {pair: difference(held_out, weights, *pair, level) for pair in permutations(finalists, 2)}
     behind: dict[str, list[str]] = {finalist: [] for finalist in finalists}
-    for (one, other), change in found.items():
+    for one, other in permutations(finalists, 2):
+        change = difference(held_out, weights, one, other, level)
         if change.high is None or max(change.high, change.per_token) > tolerance:
             behind[one].append(other)
     enough = [finalist for finalist in finalists if not behind[finalist]]
@@ -266,7 +264,7 @@ def estimate(stored: Stored, weights: Weights, one: str, other: str = "", level:
         The estimate; its mean is NaN if no token counts.
     """
     sums, shares = _weighted(stored, weights, one, other)
-    return stored.estimate(sums, shares, level) if any(shares) else Estimate(float("nan"), None, None)
+    return stored.estimate(sums, shares, level) if any(shares) else Estimate(math.nan, None, None)
 
 
 def difference(stored: Stored, weights: Weights, one: str, other: str, level: float) -> Average:

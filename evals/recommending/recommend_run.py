@@ -151,8 +151,12 @@ class RecommendRun:
         Args:
             stride: the stride of truncation, which is also measured; None omits truncation.
         """
-        truncates = {"truncation": None if stride else False, "truncation_stride": stride}
-        reading = replace(self.options.text, batch_tokens=self.whole.batch_tokens, **truncates)
+        reading = replace(
+            self.options.text,
+            batch_tokens=self.whole.batch_tokens,
+            truncation=None if stride else False,
+            truncation_stride=stride,
+        )
         about = {"kind": Recommendation.kind, "whole": self.whole.facts}
         run = self._measurement(self._part(windows, reading), specs, Part(title, about, whole=self._progress))
         run.run(self._store, self._group)
@@ -214,10 +218,9 @@ class RecommendRun:
         The stride is None if truncation costs more than the finalists, or cannot be measured.
         """
         short = self.objective.short
-        specs = self.candidates.specs
         if self.backend.trained != short:
             return None, ""
-        finalists = len(specs) if self.candidates.served else FINALISTS + len(self.candidates.always)
+        finalists = len(self.candidates.specs) if self.candidates.served else FINALISTS + len(self.candidates.always)
         if self.race == self.held_out:
             finalists //= 2  # they are not measured again
         rest = finalists * len(self.held_out) * self.objective.target

@@ -305,7 +305,7 @@ class Recommendation(Saved):
         """Returns sentences that describe the race and the protocol."""
         protocol = self.protocol
         number = self.data["documents"]
-        raced = self.protocol["race_windows"]
+        raced = protocol["race_windows"]
         rounds = [f"{each} schedules on {windows} window{'s' * (windows != 1)}" for each, windows in protocol["rounds"]]
         race = ""
         if rounds:

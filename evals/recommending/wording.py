@@ -18,8 +18,7 @@ from .race import LEARNING, difference, estimate
 def answer(evidence: Evidence) -> AnswerRow:
     """Returns the recommendation."""
     decision = evidence.decision
-    goal = evidence.objective
-    settled = not goal.is_beyond
+    settled = not evidence.objective.is_beyond
     few = too_few(evidence.comparison.texts, "documents to test on")
     chosen = AS_IS if settled else decision.chosen
     guessed = worse_than_a_guess(evidence.losses)

@@ -146,9 +146,9 @@ def writable_folder(out: str | Path, kind: str = "perplexity") -> Path:
         found = there.get("kind", "perplexity")
         if there and found != kind:
             raise CheckpointError(f"{folder} holds a {found} run, and this is a {kind} run; {ELSEWHERE}")
-    # Permissions do not suffice: root may write anywhere except in /proc.
-    with translated(folder), tempfile.TemporaryFile(dir=nearest):
-        pass
+        # Permissions do not suffice: root may write anywhere except in /proc.
+        with tempfile.TemporaryFile(dir=nearest):
+            pass
     return folder
 
 

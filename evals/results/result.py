@@ -195,7 +195,7 @@ class Result(Stored, Saved):
             said += f", in {pieces:,} pieces of {self.lengths[-1]:,} tokens"
         if verdicts.too_few(number):
             return f"{said}; other texts may differ."
-        shown = [] if verdicts.worse_than_a_guess(self) else verdicts.METRIC.rows(self)
+        shown = [] if verdicts.worse_than_a_guess(self) else self.verdicts
         if all(row.low is None for row in shown):
             return f"{said}; each interval holds by itself with {PERCENT} confidence."
         together = f"the intervals in these sentences and in their table hold together with {PERCENT} confidence"

@@ -6,6 +6,7 @@ import os
 from bisect import bisect_right
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,27 +34,27 @@ _SHARES = {"cpu": 0.5, "meta": 0.5}
 and other programs. On other devices it is 0.85, because running out of memory is caught there, and retried."""
 
 
+@dataclass
 class MemoryEstimate:
     """The memory of forward passes of a model beside its weights, in bytes.
 
     Every part is the sum of the tensors that are held at the same time, which the libraries' code determines.
 
-    Args:
+    Attributes:
         logits_bytes: the memory for one block of fp32 logits, in bytes.
         tile: the number of positions that an MLP runs at a time where more than two tiles are fed; None for all.
         unmasked: whether attention runs in blocks, without a mask of all positions.
     """
 
-    def __init__(
-        self, model: PreTrainedModel, logits_bytes: int, tile: int | None = None, unmasked: bool = False
-    ) -> None:
-        self.model = model
-        self.logits_bytes = logits_bytes
-        self.tile = tile
-        self.unmasked = unmasked
-        self.item_bytes = next(model.parameters()).element_size()
-        self._shares = getattr(model, "tp_size", None) or 1
-        self._stream = self.item_bytes * width(model)
+    model: PreTrainedModel
+    logits_bytes: int
+    tile: int | None = None
+    unmasked: bool = False
+
+    def __post_init__(self) -> None:
+        self.item_bytes = next(self.model.parameters()).element_size()
+        self._shares = getattr(self.model, "tp_size", None) or 1
+        self._stream = self.item_bytes * width(self.model)
 
     def whole(self, fed: int, length: int) -> float:
         """Returns the peak of a forward pass over ``fed`` positions in windows of ``length``.

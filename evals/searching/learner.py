@@ -16,6 +16,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from types import MethodType
@@ -40,17 +41,17 @@ from .windows import WeightedWindow
 T = TypeVar("T")
 
 
+@dataclass(frozen=True)
 class LiveTables:
     """The tables of a plan's layers in a model.
 
-    Args:
+    Attributes:
         model: the causal language model itself, without wrappers.
         plan: the plan of the starting schedule.
     """
 
-    def __init__(self, model: nn.Module, plan: Plan) -> None:
-        self.model = model
-        self.plan = plan
+    model: nn.Module
+    plan: Plan
 
     @contextmanager
     def patched(self) -> Iterator[None]:
@@ -207,6 +208,7 @@ def gradient(
     return nll, numbers.grad.tolist()
 
 
+@dataclass(frozen=True)
 class Evaluator:
     """Computes losses and gradients in several processes; every process gets all results.
 
@@ -214,11 +216,10 @@ class Evaluator:
     not depend on the number of processes.
     """
 
-    def __init__(self, learner: Learner, live: LiveTables, space: Space, group: Group) -> None:
-        self._learner = learner
-        self._live = live
-        self._space = space
-        self._group = group
+    learner: Learner
+    live: LiveTables
+    space: Space
+    group: Group
 
     def means(self, points: Sequence[Point], windows: Sequence[WeightedWindow]) -> list[float]:
         """Returns the mean loss of windows at each point.
@@ -242,20 +243,19 @@ class Evaluator:
 
     def _shared(self, jobs: Sequence[Callable[[], T]]) -> list[T]:
         """Distributes jobs over the processes, and returns all results in order."""
-        world = self._group.world
+        world = self.group.world
         own = {number: jobs[number]() for number in range(world.rank, len(jobs), world.size)}
         found = dict[int, T]()
-        for each in self._group.from_all(own):
+        for each in self.group.from_all(own):
             found |= each
         return [found[number] for number in range(len(jobs))]
 
     def _score(self, point: Point, window: WeightedWindow) -> float:
-        with torch.no_grad():
-            self._live.write(self._space.tables(torch.tensor(point, dtype=torch.float64)))
-        return self._weighted(point, window, self._learner.nll_of(window.ids))
+        self.live.write(self.space.tables(point))
+        return self._weighted(point, window, self.learner.nll_of(window.ids))
 
     def _step(self, point: Point, window: WeightedWindow) -> tuple[float, list[float]]:
-        nll, slope = gradient(self._learner, self._live, self._space, point, window)
+        nll, slope = gradient(self.learner, self.live, self.space, point, window)
         return self._weighted(point, window, nll), slope
 
     def _weighted(self, point: Point, window: WeightedWindow, nll: torch.Tensor) -> float:
@@ -266,6 +266,6 @@ class Evaluator:
         """
         loss = float((window.weights * nll.double()).sum())
         if not loss < float("inf"):
-            named = ", ".join(f"{name} {value:.4g}" for name, value in zip(self._space.names, point))
-            raise not_finite(self._learner.model, f"under {named}", "a smaller target_length")
+            named = ", ".join(f"{name} {value:.4g}" for name, value in zip(self.space.names, point))
+            raise not_finite(self.learner.model, f"under {named}", "a smaller target_length")
         return loss

@@ -87,11 +87,10 @@ def plan_of_start(config: Json, target: int, patching: RequestOptions) -> Plan:
         ConfigError, ScheduleError: the model has no rotary embedding that YaRN can change, or is scaled already.
         DataError, ScheduleError: the target is not longer than the trained length.
     """
-    asked: RequestOptions = {**patching, "target_length": target}
-    request = Request.of("yarn", **asked)
+    request = Request.of("yarn", **{**patching, "target_length": target})
     plan = make_plan(config, request)
     refuse_unused(request, plan.used)
-    trained = max(layer.rope.original_length for layer in plan.layers.values())
+    trained, *_ = lengths_to(plan, target)
     if target <= trained:
         raise DataError(
             f"the target length {target} is within the trained length; the model needs no schedule; give a longer one",

@@ -81,8 +81,8 @@ class History(Metric["SearchResult", HistoryRow]):
     def reduce(self, stored: SearchResult) -> list[HistoryRow]:
         """Returns one row per trial, sorted by tokens spent."""
         search = stored.search
-        trials = [(step, False) for step in search.steps] + [(check, True) for check in search.checks]
-        rows = [HistoryRow(trial.spent, trial.loss, held_out) for trial, held_out in trials]
+        rows = [HistoryRow(step.spent, step.loss, False) for step in search.steps]
+        rows += [HistoryRow(check.spent, check.loss, True) for check in search.checks]
         return sorted(rows, key=lambda row: row.tokens)
 
 
@@ -130,10 +130,10 @@ class SearchResult(Saved):
         truncation if it was measured. The intervals hold for all of them together. They have no bounds if the same
         documents chose the schedule."""
         measured = self.comparison
-        target = self.comparison.lengths[-1]
-        names = dict.fromkeys([self.search.start, AS_IS])
+        target = measured.lengths[-1]
+        names = [self.search.start, AS_IS]
         if measured.truncated(target):
-            names[TRUNCATION] = None
+            names.append(TRUNCATION)
         found: dict[str, Estimate] = {}
         ours = measured.totals(self.label, target)
         for name in names:

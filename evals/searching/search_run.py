@@ -181,7 +181,7 @@ class SearchRun:
     @property
     def start(self) -> str:
         """The starting schedule: YaRN's default, or YaRN with attention scale 1 if the space has no other scale."""
-        scales = self.space.tables(torch.tensor(self.space.start, dtype=torch.float64))
+        scales = self.space.tables(self.space.start)
         tables = self.plan.tables
         usual = all(math.isclose(float(scale), tables[key].attention_scale) for key, (_, scale) in scales.items())
         return f"yarn:factor={self.target / self.trained:g}{'' if usual else ',attention_factor=1'}"

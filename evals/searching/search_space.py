@@ -16,10 +16,10 @@ engine computes exactly.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, product
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 
@@ -95,24 +95,21 @@ class Ramp:
         scale = math.log(temperature(self.factor))
         return {"start": float(start), "end": float(end), "log_factor": math.log(self.factor), "log_scale": scale}
 
-    def table(self, point: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def table(self, point: torch.Tensor | Point) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns the frequencies, float64 [pairs], and the attention scale. Both are differentiable with respect to
-        ``point``, [numbers]."""
+        ``point``, [numbers], if that is a tensor."""
         values = {name: torch.tensor(value, dtype=torch.float64) for name, value in self._default.items()}
-        values |= dict(zip(self.names, point.unbind()))
-        start = self._end(values["start"], torch.floor)
-        end = self._end(values["end"], torch.ceil)
+        values |= dict(zip(self.names, torch.as_tensor(point, dtype=torch.float64).unbind()))
+        start = values["start"]
+        end = values["end"]
+        if self.whole:  # rounding uses a straight-through gradient
+            start = start + (torch.floor(start) - start).detach()
+            end = end + (torch.ceil(end) - end).detach()
         base = torch.tensor(self.rope.inv_freq(), dtype=torch.float64)
         pairs = torch.arange(self.rope.pairs, dtype=torch.float64)
         ramp = ((pairs - start) / (end - start)).clamp(0, 1)
         inv_freq = base * ((1 - ramp) + ramp * torch.exp(-values["log_factor"]))
         return inv_freq, self._scale(values) * self.rope.table_scale
-
-    def _end(self, pair: torch.Tensor, rounded: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-        """Returns an end of the ramp; rounding uses a straight-through gradient."""
-        if not self.whole:
-            return pair
-        return pair + (rounded(pair) - pair).detach()
 
     def _scale(self, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
         if self.scale == "free":
@@ -137,7 +134,7 @@ class Ramp:
     def schedule(self, point: Point) -> Schedule:
         """Returns the schedule of a point: ``yarn`` with the ramp's ends in turns, or a table if the model's own
         frequencies are not plain."""
-        inv_freq, scale = self.table(torch.tensor(point, dtype=torch.float64))
+        inv_freq, scale = self.table(point)
         if not self.rope.is_plain:
             return Table.of(Frequencies(inv_freq.tolist(), float(scale)), self.rope)
         values = self._default | dict(zip(self.names, point))
@@ -204,8 +201,9 @@ class Space:
         """Returns the nearest point within the bounds."""
         return tuple(chain.from_iterable(ramp.nearest(point[part]) for _, ramp, part in self._parts))
 
-    def tables(self, point: torch.Tensor) -> DiffTables:
-        """Returns the tables of each layer type, differentiable with respect to ``point``, float64 [numbers]."""
+    def tables(self, point: torch.Tensor | Point) -> DiffTables:
+        """Returns the tables of each layer type, differentiable with respect to ``point`` if that is a tensor, float64
+        [numbers]."""
         return {key: ramp.table(point[part]) for key, ramp, part in self._parts}
 
     def schedule(self, point: Point) -> Schedule | dict[str, Schedule]:
@@ -229,9 +227,6 @@ def planned_with(plan: Plan, schedule: object) -> Plan:
     return make_plan(plan.original.raw, replace(plan.request, spec=schedule, target_length=None, layers=layers))
 
 
-_SCALES: tuple[Scale, ...] = ("free", "rule", "one")
-
-
 def space_of(plan: Plan, target: int, engine: str | None = None) -> Space:
     """Returns the search space.
 
@@ -245,7 +240,7 @@ def space_of(plan: Plan, target: int, engine: str | None = None) -> Space:
     if engine is None:
         return _space(plan, target)
     # Those with the most freedom first.
-    spaces = [_space(plan, target, scale, whole) for whole, scale in product((False, True), _SCALES)]
+    spaces = [_space(plan, target, scale, whole) for whole, scale in product((False, True), get_args(Scale))]
     known = ENGINES[engine]
     for differs in (_in_the_folder, _with_commands):
         for space in spaces:
@@ -260,8 +255,11 @@ def space_of(plan: Plan, target: int, engine: str | None = None) -> Space:
 
 
 def _space(plan: Plan, target: int, scale: Scale = "free", whole: bool = False) -> Space:
-    ropes = {key: layer.rope for key, layer in plan.layers.items()}
-    return Space({key: Ramp(rope, target / rope.original_length, scale, whole) for key, rope in ropes.items()})
+    families = {}
+    for key, layer in plan.layers.items():
+        factor = target / layer.rope.original_length
+        families[key] = Ramp(layer.rope, factor, scale, whole)
+    return Space(families)
 
 
 def _in_the_folder(space: Space, plan: Plan, engine: Engine) -> str:

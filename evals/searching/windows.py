@@ -159,7 +159,7 @@ def split(windows: Sequence[int], held_out: int, seed: int, judged: bool = True)
             "target_length",
         )
     rng = random.Random(f"ropescale search {seed}")
-    apart = [list(range(first, stop)) for first, stop in pairwise([0, *accumulate(windows)])]
+    apart = [list(range(*edge)) for edge in pairwise(accumulate(windows, initial=0))]
     judges: list[list[int]] = []
     if len(apart) == 1:  # hold out at most a quarter of the only document
         [learned] = apart

@@ -103,8 +103,7 @@ def ratio(sums: Sequence[float], counts: Sequence[float], level: float = LEVEL) 
     Returns:
         The estimate; its bounds are None with fewer than :data:`LEAST_DOCUMENTS` documents.
     """
-    found = _student(sums, counts, level, least=LEAST_DOCUMENTS, leaning=1)
-    return found if found.low is None else replace(found, over=DOCUMENTS)
+    return _student(sums, counts, level, least=LEAST_DOCUMENTS, leaning=1, over=DOCUMENTS)
 
 
 @dataclass(frozen=True)
@@ -153,7 +152,9 @@ def average(sums: Sequence[float], counts: Sequence[float], level: float = LEVEL
     return Average(found.mean, found.low, found.high, None, per_token, agreeing, len(means))
 
 
-def _student(sums: Sequence[float], counts: Sequence[float], level: float, least: int, leaning: int) -> Estimate:
+def _student(
+    sums: Sequence[float], counts: Sequence[float], level: float, least: int, leaning: int, over: str | None = None
+) -> Estimate:
     sizes = np.array(counts, float)
     losses = np.array(sums, float)
     tokens = _sum(sizes)
@@ -169,7 +170,7 @@ def _student(sums: Sequence[float], counts: Sequence[float], level: float, least
     usual = t_quantile((1 + level) / 2, documents - 1)
     wide = max(usual, t_quantile((1 + level) / 2, _degrees(parts, square)))
     lean = leaning * _skewness(errors, parts, square) * (1 + 2 * usual**2) / 6
-    return Estimate(mean, mean - max(wide, usual - lean) * error, mean + max(wide, usual + lean) * error)
+    return Estimate(mean, mean - max(wide, usual - lean) * error, mean + max(wide, usual + lean) * error, over)
 
 
 def _sum(values: np.ndarray) -> float:
@@ -240,8 +241,7 @@ def consecutive(sums: Sequence[float], counts: Sequence[float], level: float = L
     for first, last in pairwise(edges):
         total.append(math.fsum(sums[first:last]))
         tokens.append(math.fsum(counts[first:last]))
-    found = _student(total, tokens, level, least=2, leaning=0)
-    return found if found.low is None else replace(found, over=f"{of} in {blocks} blocks")
+    return _student(total, tokens, level, least=2, leaning=0, over=f"{of} in {blocks} blocks")
 
 
 def wilson(hits: float, trials: float, level: float = LEVEL) -> tuple[float, float]:

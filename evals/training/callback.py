@@ -8,23 +8,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
+from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerState, TrainingArguments
 
 from ...checkpoints.saving import carries_ours, complete
 from ...errors import DataError
-from ...models.patching import patch
+from ...models.patching import Patch, patch
+from ..data.windows import Lengths
 from ..progress import Notes
 from ..running.corpus import PerplexityOptions
 from .measuring import Figures, Measuring, refuse_unmeasurable
 from .proving import check_finite, check_tables, plain, prove, settle, settle_leader
 
 if TYPE_CHECKING:
-    from torch import nn
-    from torch.utils.hooks import RemovableHandle
-
-    from ...models.patching import Patch
     from ..data.sources import TextsGiven
-    from ..data.windows import Lengths
 
 FOLDER = "measured"
 """The subfolder of Trainer's output folder for the measurements."""
@@ -236,8 +234,9 @@ def _refuse_useless(
 ) -> None:
     """Raises an error if an option has no effect, or a number of steps is invalid."""
     if (documents is None) != (lengths is None):
-        names = "eval_documents", "lengths"
-        raise DataError(f"{' and '.join(names)} need each other; give both, or neither", *names)
+        raise DataError(
+            "eval_documents and lengths need each other; give both, or neither", "eval_documents", "lengths"
+        )
     given = [name for name, value in measuring.items() if value != getattr(PerplexityOptions, name, False)]
     if every is not None:
         given.append("every")

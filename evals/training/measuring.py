@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
+from torch import nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ...checkpoints.saving import carries_ours
 from ...configs.configuration import read_rope
@@ -35,9 +37,6 @@ from ..scoring.scorer import Scorer
 from .proving import is_shared, plain, processes, settle_leader
 
 if TYPE_CHECKING:
-    from torch import nn
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
     from ..data.sources import TextsGiven
     from ..scoring.scorer import TrunkOutput
 
@@ -110,7 +109,8 @@ class Measuring:
             short = before and paired.short_length(self.corpus.lengths, before.trained_length)
             if before and short:
                 cost = paired.difference(result, label, before, before.baseline, short)
-                figures |= {} if cost is None else {"eval_short_context_cost": cost.mean}
+                if cost is not None:
+                    figures["eval_short_context_cost"] = cost.mean
         return processes().from_leader(figures)
 
 
@@ -189,9 +189,6 @@ class SharedScorer(Scorer):
 
     def _run_trunk(self, ids: torch.Tensor, **cache: object) -> TrunkOutput:
         found: list[Any] = []
-        hook = self.trunk.register_forward_hook(lambda module, args, output: found.append(output))
-        try:
+        with self.trunk.register_forward_hook(lambda module, args, output: found.append(output)):
             self.model(input_ids=ids, use_cache=False, logits_to_keep=1)
-        finally:
-            hook.remove()
         return found[0]

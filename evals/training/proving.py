@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import torch
 from torch import nn
@@ -135,8 +134,8 @@ def processes(model: nn.Module | None = None) -> Group:
     if not (dist.is_available() and dist.is_initialized()):
         return Group(World())
     size = dist.get_world_size()
-    world = World(dist.get_rank(), size, int(os.environ.get("LOCAL_RANK", "0")))
-    return Group(replace(world, team=size) if model is not None and is_shared(model) else world)
+    team = size if model is not None and is_shared(model) else 1
+    return Group(World(dist.get_rank(), size, int(os.environ.get("LOCAL_RANK", "0")), team))
 
 
 def is_shared(model: nn.Module) -> bool:
