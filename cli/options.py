@@ -164,7 +164,7 @@ def out_option(help: str, metavar: str = "OUT", **more: Any) -> Option:
 
 def _pairs(ctx: click.Context, param: click.Parameter, values: Iterable[str]) -> dict[str, str]:
     """Returns ``key=value`` words as a dictionary."""
-    found: dict[str, str] = {}
+    found = {}
     for pair in values:
         key, _, value = pair.partition("=")
         if not (key and value):

@@ -144,7 +144,7 @@ def adapters(model: nn.Module) -> dict[str, Data]:
 
 def _put_elsewhere(model: nn.Module) -> dict[str, Tensor]:
     """Returns the offloaded tensors, which accelerate loads from the CPU or the disk for each forward pass."""
-    found: dict[str, Tensor] = {}
+    found = {}
     for prefix, module in model.named_modules():
         hook = getattr(module, "_hf_hook", None)
         maps = [getattr(each, "weights_map", None) for each in getattr(hook, "hooks", [hook])]
@@ -188,7 +188,7 @@ def live_tables(model: nn.Module) -> dict[str, LayerTable]:
 
     Different tables of one layer type are numbered: "all (2)" and so on.
     """
-    found: dict[str, LayerTable] = {}
+    found = {}
     for key, values, scale in _distinct_tables(model):
         layer = key.removesuffix("inv_freq").rstrip("_") or "all"
         again = sum(name.partition(" (")[0] == layer for name in found)

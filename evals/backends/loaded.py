@@ -309,7 +309,7 @@ class LoadedModel(Backend):
         given = [self._variant(each, schedules) for each in schedules.given]
         given += of_own_patch(self._as_is.model) if schedules.measures_own else []
         base = self._as_is if schedules.baseline is None else self._variant(schedules.baseline, schedules)
-        found: list[Variant] = []
+        found = []
         for variant in (self._as_is, *given, base):
             if any(is_same(variant.asked, each.asked) for each in found):
                 continue

@@ -100,7 +100,7 @@ def check_lengths(lengths: Lengths) -> tuple[int, ...]:
     Raises:
         DataError: no length is given, or one is not an integer of at least 2.
     """
-    given: list[int] = []
+    given = []
     for each in [lengths] if isinstance(lengths, (int, str)) else lengths:
         given += parse_lengths(each if isinstance(each, str) else [each])
     for length in given:
@@ -329,7 +329,7 @@ def _uncut(document: Document, size: int) -> Cut:
 
 def _spread(text: Text, encoder: TextEncoder, size: int, most: int) -> list[Document]:
     """Returns windows without overlap that start at evenly spaced bytes."""
-    windows: list[Document] = []
+    windows = []
     reached = 0
     for number in range(most):
         start = text.start_at(max(text.size * number // most, reached))

@@ -150,7 +150,7 @@ def log_ticks(axes: Axes) -> None:
     from matplotlib.ticker import LogLocator, MaxNLocator
 
     low, high = axes.get_ylim()
-    shown: list[float] = []
+    shown = []
     for locator in (LogLocator(10), LogLocator(10, (1, 3)), LogLocator(10, (1, 2, 5)), MaxNLocator(6)):
         if len(shown) < LEAST_TICKS:
             shown = [float(each) for each in locator.tick_values(low, high) if low <= each <= high]
@@ -161,7 +161,7 @@ def log_ticks(axes: Axes) -> None:
 
 def _spread(ticks: list[int]) -> list[int]:
     """Returns ticks at least a fifteenth of the axis apart, so that labels do not overlap."""
-    kept: list[int] = []
+    kept = []
     for tick in reversed(ticks):
         if not kept or (kept[-1] / tick) ** 15 >= kept[0] / ticks[0]:
             kept.append(tick)

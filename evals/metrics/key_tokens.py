@@ -240,7 +240,7 @@ def places(document: Document) -> tuple[np.ndarray, np.ndarray]:
 
 def joined(pieces: Iterable[Sequence[int]]) -> list[tuple[int, int]]:
     """Returns the sorted ranges, with ranges that touch or overlap joined and empty ones removed."""
-    found: list[tuple[int, int]] = []
+    found = []
     for start, end in sorted(map(tuple, pieces)):
         if found and start <= found[-1][1]:
             found[-1] = (found[-1][0], max(end, found[-1][1]))

@@ -67,7 +67,7 @@ def draw(stored: Stored) -> Figure:
 
 def curves_of(stored: Stored) -> dict[str, list[drawing.Point]]:
     """Returns the perplexities with their bounds by length, for each schedule and truncation."""
-    curves: dict[str, list[drawing.Point]] = {schedule: [] for schedule in stored.schedules}
+    curves = {schedule: [] for schedule in stored.schedules}
     for row in sorted([*METRIC.rows(stored), *truncated(stored)], key=lambda row: row.length):
         curves.setdefault(row.schedule, []).append((row.length, row.ppl, row.ppl_low, row.ppl_high))
     return curves

@@ -250,7 +250,7 @@ class Stored(Measured):
         if all(each.scored is None for each in self.identified):
             return list(values)
         first = 0 if self.bos else 1
-        found: PerWindow = []
+        found = []
         for each, windows in zip(self.identified, self.of_texts(values), strict=True):
             if each.scored is None:
                 found += windows

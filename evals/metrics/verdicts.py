@@ -293,8 +293,7 @@ def between(after: Stored, before: Stored) -> list[VerdictRow]:
         runs = [(after.read_from[one, n], before.read_from[other, n]) for n in shared[-1:]]
         if any(one == other or ours.table_sha256 == theirs.table_sha256 for ours, theirs in runs):
             for length in shared:
-                difference = after.totals(one, length).minus(before.totals(other, length))
-                differences[one, other, length, WHOLE] = difference
+                differences[one, other, length, WHOLE] = after.totals(one, length).minus(before.totals(other, length))
     return rows_of(after, differences)
 
 

@@ -46,7 +46,7 @@ def not_shown(runs: Sequence[StoredRun], requirements: Sequence[str]) -> list[st
     Raises:
         DataError: a requirement cannot be read, its schedule or length was not measured, or a run has no losses.
     """
-    lines: list[str] = []
+    lines = []
     for run in runs if requirements else ():
         if run.result is None:
             raise DataError(

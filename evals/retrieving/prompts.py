@@ -155,7 +155,7 @@ class _Maker:
     def _filling(self, dice: Dice, room: int) -> list[list[int]]:
         """Returns the end of a sentence followed by whole sentences, ``room`` tokens in total."""
         stream = random_sentences(dice)
-        sentences: list[list[int]] = []
+        sentences = []
         size = 0
         while size < room:
             for ids in self.sentences(islice(stream, 16)):

@@ -18,7 +18,7 @@ from ..checking import Count, Length, Parsed, Share
 from ..facts import Key
 from ..metrics.base import Metric, Picture
 from ..metrics.cells import SENTENCE, change_cell, interval_cell, table
-from ..metrics.drawing import Curves, Point
+from ..metrics.drawing import Curves
 from ..metrics.verdicts import effect, together, too_few
 from ..results.saving import Saved, csv_file
 from ..statistics.intervals import LEAST_DOCUMENTS, PERCENT, Average, Estimate, average, familywise, ratio, wilson
@@ -199,7 +199,7 @@ class Accuracy(Metric["Retrieval", AccuracyRow]):
         for row in overall:
             nll = interval_cell(row.answer_nll, row.answer_nll_low, row.answer_nll_high)
             losses.append((stored.named(row.schedule), row.length, nll))
-        parts: Page = []
+        parts = []
         if tasks:
             fewer = {row.length: row.tasks for row in overall if row.tasks < len(tasks)}
             at = "".join(f"; {count} at {length:,}" for length, count in fewer.items())
@@ -366,7 +366,7 @@ class Retrieval(Saved):
     @cached_property
     def by_length(self) -> dict[Key, list[Answer]]:
         """The answers of each schedule and length."""
-        groups: dict[Key, list[Answer]] = {key: [] for key in self.tables}
+        groups = {key: [] for key in self.tables}
         for answer in self.answers:
             groups[answer.schedule, answer.length].append(answer)
         return groups
@@ -462,7 +462,7 @@ class Retrieval(Saved):
     y = "score"
 
     def _curves(self) -> Curves:
-        curves: dict[str, list[Point]] = {schedule: [] for schedule in self.schedules}
+        curves = {schedule: [] for schedule in self.schedules}
         for row in self.rows:
             if row.is_overall:
                 curves[row.schedule].append((row.length, row.accuracy, row.accuracy_low, row.accuracy_high))

@@ -165,7 +165,7 @@ def plan_prompts(prompts: Sequence[Prompt], batch_tokens: int) -> BatchPlan[int]
         generated = len(prompt.generation.ids) if prompt.generation else 0
         return prompt.length, len(prompt.questions), generated, prompt.new_tokens
 
-    batches: list[Batch[int]] = []
+    batches = []
     ordered = sorted(range(len(prompts)), key=shape, reverse=True)
     for (positions, questions, *_), alike in itertools.groupby(ordered, shape):
         numbers = tuple(alike)

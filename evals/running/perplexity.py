@@ -171,7 +171,7 @@ class PerplexityRun:
 
     def _taken(self, runner: Runner) -> tuple[list[Job], str]:
         """Adds all tasks to a runner, and returns the jobs, and a note on truncation."""
-        jobs: list[Job] = []
+        jobs = []
         for variant in self.variants:
             held = variant.tables(self.corpus.lengths)  # raises an error if the schedule does not fit
             self._figures |= {tables.table_sha256: tables.figures for tables in held.values()}

@@ -161,7 +161,7 @@ def assembled(plan: BatchPlan[Feed], finished: Finished, name: str) -> list[np.n
     found: list[list[np.ndarray]] = [[] for _ in plan.sizes]
     for feed, numbers in sorted(pieces, key=lambda piece: piece[0].window.start):
         found[feed.document].append(numbers)
-    whole: list[np.ndarray] = []
+    whole = []
     for each in found:
         is_alone = len(each) == 1  # and is not copied
         whole.append(each[0] if is_alone else np.concatenate([np.empty(0, np.float32), *each]))
@@ -185,7 +185,7 @@ def plan_pass(
         batch_tokens: the maximum number of positions in a batch; a longer window is a batch of its own.
         slide: yields the windows of a document; used only with a stride.
     """
-    feeds: list[Feed] = []
+    feeds = []
     for number, count in enumerate(tokens):
         windows = [prefix(length, bos)] if stride is None else slide(count, length, stride, bos)
         feeds += [Feed(number, window) for window in windows]

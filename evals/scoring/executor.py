@@ -125,7 +125,7 @@ class Executor(ScoresBatches, ScoresTexts):
         if self._most is not None:
             size = min(size, max(1, self._most // batch.positions))
         while True:
-            found: list[T] = []
+            found = []
             try:
                 with torch.no_grad():
                     for start in range(0, len(batch.feeds), size):

@@ -211,7 +211,7 @@ def devices_of(model: PreTrainedModel) -> set[torch.device]:
 
 def weight_bytes(model: PreTrainedModel) -> dict[torch.device, int]:
     """Returns the bytes of this process's weights by device. Weights offloaded to disk are on the device "meta"."""
-    found: dict[torch.device, int] = {}
+    found = {}
     for parameter in model.parameters():
         local = getattr(parameter, "to_local", None)
         own = local() if local else parameter  # a part, under tensor parallelism

@@ -134,7 +134,7 @@ class SearchResult(Saved):
         names = [self.search.start, AS_IS]
         if measured.truncated(target):
             names.append(TRUNCATION)
-        found: dict[str, Estimate] = {}
+        found = {}
         ours = measured.totals(self.label, target)
         for name in names:
             change = measured.average(*ours.minus(measured.totals(name, target)), familywise(len(names)))

@@ -132,7 +132,7 @@ class TrainingCallback(TrainerCallback):
         self._unwatch()
         self._loss = None
         self._hook = plain(model).register_forward_hook(self._keep_loss)
-        self._begin(args, state, model, rest.get("processing_class"))
+        self._begin(args, state, model, rest)
 
     def on_step_end(self, args, state, control, *, model: nn.Module, **_: object) -> None:
         """Checks the model every ``check_every`` steps and before a save. Measures it every ``every`` steps, unless
@@ -151,7 +151,7 @@ class TrainingCallback(TrainerCallback):
         """Checks and measures the model, and adds the results to Trainer's metrics."""
         self.check(model, numbers=state.global_step > 0)  # Trainer decides later whether to save this step
         if self.measuring is None:
-            self._begin(args, state, model, rest.get("processing_class"))
+            self._begin(args, state, model, rest)
         self._measure(state, model)
         metrics = rest.get("metrics")
         if isinstance(metrics, dict):
@@ -164,7 +164,7 @@ class TrainingCallback(TrainerCallback):
         folder = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
         self.check(own)
         if self.save and carries_ours(own):
-            tokenizer = _as_tokenizer(rest.get("processing_class"))
+            tokenizer = _tokenizer_in(rest)
             settle_leader(lambda: complete(own, folder, tokenizer) if folder.is_dir() else None)
 
     def on_train_end(self, args, state, control, *, model: nn.Module, **_: object) -> None:
@@ -196,12 +196,14 @@ class TrainingCallback(TrainerCallback):
 
     # --- Measuring ---
 
-    def _begin(self, args: TrainingArguments, state: TrainerState, model: nn.Module, processing: object) -> None:
+    def _begin(
+        self, args: TrainingArguments, state: TrainerState, model: nn.Module, rest: Mapping[str, object]
+    ) -> None:
         if self.eval_documents is None or self.lengths is None:
             return
         refuse_unmeasurable(model)
         out = Path(str(args.output_dir)) / FOLDER if self.out is None else Path(self.out).expanduser()
-        tokenizer = self.tokenizer or _as_tokenizer(processing)
+        tokenizer = self.tokenizer or _tokenizer_in(rest)
         notes = Notes(self.options.notes.shown and state.is_world_process_zero)
         options = replace(self.options, notes=notes)
         self.measuring = Measuring(self.eval_documents, self.lengths, options, out, tokenizer)
@@ -225,7 +227,8 @@ class TrainingCallback(TrainerCallback):
             self.options.notes.tell(f"step {state.global_step:,}: {values}")
 
 
-def _as_tokenizer(processing: object) -> PreTrainedTokenizerBase | None:
+def _tokenizer_in(rest: Mapping[str, object]) -> PreTrainedTokenizerBase | None:
+    processing = rest.get("processing_class")
     return processing if isinstance(processing, PreTrainedTokenizerBase) else None
 
 

@@ -66,7 +66,7 @@ def files_of(folder: Path) -> list[Path]:
 
     Links to folders are not followed.
     """
-    found: list[Path] = []
+    found = []
     for above, folders, files in os.walk(folder, onerror=_raise):
         folders[:] = [name for name in folders if name not in _SKIPPED]
         kept = (name for name in files if name not in _SKIPPED and not name.startswith(f".{BACKUP}."))

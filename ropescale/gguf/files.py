@@ -124,7 +124,7 @@ class GgufFile:
             kept = [tensor for tensor in self._reader.tensors if tensor.name not in tensors]
             added = {name: struct.pack(f"<{len(x)}f", *x) for name, x in tensors.items() if x is not None}
             file.write(self._header(keys, kept, added))
-            _pad(file, self._alignment)
+            self._pad(file)
             with self.path.open("rb") as source:
                 for tensor in kept:
                     source.seek(int(tensor.data_offset))
@@ -136,10 +136,13 @@ class GgufFile:
                         file.write(block)
                         size -= len(block)
                         progress(len(block))
-                    _pad(file, self._alignment)
+                    self._pad(file)
             for data in added.values():
                 file.write(data)
-                _pad(file, self._alignment)
+                self._pad(file)
+
+    def _pad(self, file: BinaryIO) -> None:
+        file.write(bytes(-file.tell() % self._alignment))
 
     def _header(
         self, keys: Mapping[str, Value | None], kept: Sequence[ReaderTensor], added: Mapping[str, bytes]
@@ -264,7 +267,3 @@ def _string(text: str) -> bytes:
 def _joined(parts: Sequence[np.ndarray]) -> bytes:
     """Joins the parts that gguf-py split."""
     return b"".join(part.tobytes() for part in parts)
-
-
-def _pad(file: BinaryIO, alignment: int) -> None:
-    file.write(bytes(-file.tell() % alignment))

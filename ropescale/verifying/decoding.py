@@ -336,7 +336,7 @@ def ids_of(model: PreTrainedModel, tokens: int) -> torch.Tensor:
 
 def _special(config: object) -> set[int]:
     """Collects every id that a configuration names, such as ends of text and image placeholders without embeddings."""
-    found: set[int] = set()
+    found = set()
     for key, value in config.items() if isinstance(config, dict) else ():
         found |= _special(value)
         if str(key).endswith(("_token_id", "_token_index")):

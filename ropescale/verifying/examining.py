@@ -265,7 +265,8 @@ def examine_model(model: nn.Module, wanted: Intended | None = None) -> Verificat
     report.length = meant_for(model)
     intended = wanted or in_memory(model, _PROBE)
     report.intended = intended.text
-    report.compared = _compared(wanted, installed(model))
+    plan = installed(model)
+    report.compared = _compared(wanted, plan)
     if report.compared == STATED:
         report.intended = stated(read_rope(whole_config(model).to_dict()), _PROBE).text
     for where, module in rotary_modules(model):
@@ -289,7 +290,6 @@ def examine_model(model: nn.Module, wanted: Intended | None = None) -> Verificat
             compare_module(where, module, intended, report, live_table, positions)
             if where not in called:
                 report.problems.append(f"{where} is never called, so its table has no effect")
-    plan = installed(model)
     ropes = read_rope(plan.config if plan else whole_config(model).to_dict())
     compare_softmax(model, asked_for(ropes, _PROBE).softmax, report)
     return report
@@ -335,7 +335,7 @@ def _not_finite(model: nn.Module) -> Iterator[str]:
 @contextmanager
 def _calls(model: nn.Module) -> Iterator[set[str]]:
     """Yields a set that collects the names of the rotary modules called inside the ``with`` block."""
-    called: set[str] = set()
+    called = set()
     handles = [
         module.register_forward_pre_hook(lambda *_, name=name: called.add(name))
         for name, module in model.named_modules()
