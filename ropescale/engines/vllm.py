@@ -22,15 +22,13 @@ _SERVED = {
     **dict.fromkeys("llama qwen3 mistral gemma3_text olmo olmo2 gpt_neox".split(), _KINDS),
     "phi3": {"default", "longrope"},
 }
-_RUN = {
-    **dict.fromkeys(
-        (
-            "cohere2_moe ernie4_5_moe gemma2 gemma3_text glm4 granite llama mistral mixtral phi3 qwen2 qwen2_vl_text "
-            "qwen3 qwen3_vl_text"
-        ).split(),
-        EVERY,
-    )
-}
+_RUN = dict.fromkeys(
+    (
+        "cohere2_moe ernie4_5_moe gemma2 gemma3_text glm4 granite llama mistral mixtral phi3 qwen2 qwen2_vl_text "
+        "qwen3 qwen3_vl_text"
+    ).split(),
+    EVERY,
+)
 """Types whose rope parameters tests pass to the rotary layer."""
 
 _PLAIN = {("deepseek_v4", "main"), ("dots3_note", "sliding_attention"), ("dots3_note_text", "sliding_attention")}
@@ -91,11 +89,8 @@ class VLLMEngine(Engine):
             where = "layers" if layers.key == ALL_LAYERS else f"{layers.key} layers"
             yield Difference.base_rope(f"never scales the {where} of {name}")
             return
-        if "llama_4_scaling_beta" in stated and name == "ministral3" and "llama_4_scaling" not in layers.section:
-            text = (  # models/mistral.py
-                "does not read llama_4_scaling_beta, so it does not scale queries; write llama_4_scaling for it beside "
-                "rope_parameters, with beta and original_max_position_embeddings"
-            )
+        if name == "ministral3" and "llama_4_scaling" not in layers.section:  # models/mistral.py
+            text = "does not scale queries: config.json lacks llama_4_scaling (beta, original_max_position_embeddings)"
             yield Difference("query scale", "dropped", 1, text)
         if takes_one_row(layers):
             yield Difference.one_row(layers)

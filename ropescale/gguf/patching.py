@@ -169,6 +169,8 @@ def _remarks(model: GgufModel, plan: Plan, route: Route) -> tuple[list[str], lis
         warnings.append(f"{known.SOURCE} has no architecture {name}; other versions were not checked")
     if name in known.READS_BETAS:
         warnings.append("llama-cpp-python's Llama class overrides the file's betas with 32 and 1; pass them to it")
+    if name == "mistral3":
+        warnings.append("where attention.temperature_scale is set, original_context_length also scales the queries")
     window = model.number("attention.sliding_window", 0)
     if window and window < plan.length:
         warnings.append(f"{name}.attention.sliding_window is {window}; no schedule lets those layers attend further")

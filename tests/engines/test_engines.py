@@ -170,7 +170,7 @@ WARNINGS: list[tuple[str, Any, list[str]]] = [
     ("bamba", "yarn:factor=4", [
         "SGLang: lacks BambaForCausalLM", "llama.cpp: its converter was not checked with yarn for bamba"]),
     ("mixtral", "yarn:factor=4", ["SGLang: does not scale mixtral, silently", "mlx-lm: reads no scaling for mixtral"]),
-    ("ministral3", "yarn:factor=32", ["vLLM: does not read llama_4_scaling_beta", "transformers 4: lacks ministral3"]),
+    ("ministral3", "yarn:factor=32", ["vLLM: does not scale queries: config.json", "transformers 4: lacks ministral3"]),
     ("lighton_ocr", "yarn:factor=4", ["transformers 4: lacks lighton_ocr, which came with transformers 5"]),
     ("qwen3_vl", "yarn:factor=4", []),
 ]  # fmt: skip

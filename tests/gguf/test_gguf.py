@@ -164,7 +164,7 @@ def test_the_length_keeps_the_type_it_has(kind):
     assert (field.types[0].name, field.contents()) == (kind, 512)
 
 
-SAID = {"gemma2": "change as well", "gemma3": "layers stay unchanged", "novel": "no architecture novel"}
+SAID = {"gemma2": "change as well", "gemma3": "stay unchanged", "mistral3": "queries", "novel": "no architecture"}
 
 
 @pytest.mark.parametrize(("arch", "words"), SAID.items())
