@@ -186,7 +186,8 @@ class Configuration:
         name = self.text.maximum_name
         if self.text.maximum is None:
             return "as given"
-        return name if self.section.get(name) else f"{name}, the default of {self.model_type}"
+        stated = name if name in self.section else "max_position_embeddings"
+        return stated if self.section.get(stated) else f"{name}, the default of {self.model_type}"
 
     @property
     def layer_types(self) -> set[str]:

@@ -80,11 +80,11 @@ class Layers:
 
     @property
     def is_own_width(self) -> bool:
-        """Whether heads are of another width than the model's divided by their number."""
+        """Whether heads are of another width than the model's divided by their number, and than the slice of MLA."""
         width, heads = map(self.configuration.default_of, ("hidden_size", "num_attention_heads"))
         if not (isinstance(width, int) and isinstance(heads, int) and heads and self.section.get("head_dim")):
             return False
-        return width // heads != self.rope.head_dim
+        return self.rope.head_dim not in (width // heads, self.section.get("qk_rope_head_dim"))
 
     @property
     def lacks_original(self) -> bool:

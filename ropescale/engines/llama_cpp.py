@@ -37,11 +37,13 @@ CARRIES_LISTS = ("phi3", "phimoe", "minicpm", "minicpm3")
 """Model types for which the converter writes the per-pair factors of a longrope configuration."""
 
 CARRIES_LLAMA3 = tuple(
-    "apertus arcee exaone4 exaone_moe granite granitemoe granitemoehybrid llama llama4_text mistral".split()
+    "apertus arcee exaone4 exaone_moe granite granite_swa granitemoe granitemoe_swa granitemoehybrid iquestcoder llama "
+    "llama4_text mistral mixtral nemotron-nas".split()
 )
 """Model types whose architecture applies the ``rope_freqs`` that the converter writes for llama3.
 
-Falcon-H1 also loads ``rope_freqs``, but does not apply them.
+InternLM 3 is left out, because the converter writes none for the vendor's own class. Falcon-H1 also loads
+``rope_freqs``, but does not apply them.
 """
 
 
@@ -339,7 +341,7 @@ def _computed(layers: Layers) -> Iterator[Difference]:
         if betas_told(stated) and name not in known.READS_BETAS:
             yield Difference("beta_fast", "recomputed", 32, "reads betas other than 32, 1 only from its command line")
             yield Difference("beta_slow", "recomputed", 1)
-    if kind == "dynamic" and "alpha" not in stated:
+    if kind == "dynamic" and layers.changes_with_length:
         yield Difference.base_rope("has no dynamic scaling and uses base RoPE")
     if kind == "llama3" and layers.model_type not in CARRIES_LLAMA3:
         yield Difference.base_rope("does not apply llama3 scaling to this architecture and uses base RoPE")

@@ -121,7 +121,7 @@ def _in_no_version(layers: Layers) -> Iterator[Difference]:
         yield Difference.stops(f"refuses {what} for {model_type}")
     if model_type in _IGNORES and kind != "default":
         yield Difference.base_rope(f"ignores rope_scaling for {model_type}")
-    if model_type.startswith("hunyuan_v1") and kind == "dynamic" and "alpha" not in layers.parameters:
+    if model_type.startswith("hunyuan_v1") and kind == "dynamic" and layers.changes_with_length:
         text = f"supports dynamic scaling of {model_type} only with a fixed alpha, and stops with a KeyError"
         yield Difference.stops(text, "stops with a KeyError")
     longest = layers.rope.max_length

@@ -72,7 +72,7 @@ def remarks(layers: PlannedLayers, chosen: Mapping[str, Spec], named: Collection
     parts = [f"kept {vendors}: {', '.join(kept)}; give a field to change it"] if kept else []
     parts += [f"not kept {vendors}: {', '.join(lost)}"] if lost else []
     if any(name.startswith(_WEIGHTS[1]) for name in lost):
-        parts.append(f"the softmax scale of {_WEIGHTS[1]} goes with it; yarn keeps both, and so does composing")
+        parts.append(f"the softmax scale of {_WEIGHTS[1]} in MLA goes with it; yarn keeps both, and so does composing")
     if parts:
         yield "; ".join(parts)
 

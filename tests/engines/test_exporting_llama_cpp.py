@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from configurations import DEEPSEEK, HUNYUAN, write_checkpoint
+from configurations import DEEPSEEK, HUNYUAN, LLAMA31, write_checkpoint
 from gguf_models import write_keys
 from planning import export, make_plan
 
@@ -121,6 +121,7 @@ LISTS = {"rope_type": "longrope", "short_factor": [1.0] * 16, "long_factor": [4.
     (None, {"model_type": "glm", "max_position_embeddings": 8192}, "chatglm"),  # the converter writes hidden_size
     (2**19, {"model_type": "ministral3"}, "mistral3"),  # has the log multiplier, so needs no attn_factor
     (2**18, {"model_type": "apertus"}, "apertus"),  # llama3
+    *((None, LLAMA31 | {"model_type": name}, "") for name in ("mixtral", "iquestcoder", "granite_swa")),
     (2**17, {"model_type": "minicpm3", "rope_scaling": LISTS},
      "minicpm3.rope.scaling.original_context_length=int:32768,minicpm3"),
 ])  # fmt: skip

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from configurations import HUNYUAN, LLAMA, in_v5, write_checkpoint
+from configurations import HUNYUAN, LLAMA, in_v5, plain, write_checkpoint
 from planning import export, make_plan
 from transformers import AutoConfig
 
@@ -23,6 +23,7 @@ from ropescale.exporting import Export
 
 FACTORS = {"name": "table", "factors": [1.0 + i / 8 for i in range(32)], "attention_factor": 1.2}
 GLM4 = in_v5(LLAMA | {"model_type": "glm4"}, rope_theta=10000.0, partial_rotary_factor=0.5)
+GLM_LITE = plain("glm4_moe_lite", 2048, 20, 4096, qk_rope_head_dim=64)
 DEEPSEEK = LLAMA | {"model_type": "deepseek_v3", "qk_rope_head_dim": 32, "head_dim": 32}
 
 
@@ -129,6 +130,7 @@ ROWS: dict[str, tuple[dict[str, Any], Any, dict[str, tuple[str, str]]]] = {
     "dynamic with a fixed alpha": (HUNYUAN, None, {}),
     "two lists": (LLAMA, TWO_LISTS, {"switch": ("dropped", "the long list, always")}),
     "latent attention": (DEEPSEEK, "yarn:factor=4,mscale=1,mscale_all_dim=1", {}),
+    "a head as wide as MLA's slice": (GLM_LITE | {"head_dim": 64}, "yarn:factor=4,mscale=1,mscale_all_dim=1", {}),
     "version 5's keys, its own theta": (in_v5(LLAMA, rope_theta=10000.0), None, {}),
     "another": (in_v5(LLAMA, rope_theta=50000.0), None, {"theta": ("dropped", "the default of its code")}),
     "with the key": (in_v5(LLAMA, rope_theta=50000.0) | {"rope_theta": 50000.0}, None, {}),
@@ -149,6 +151,7 @@ REFUSED = [
     (LLAMA | {"model_type": "olmo"}, "yarn:factor=4", "mlx-lm cannot compute this schedule"),
     ({"model_type": "lfm3"}, "yarn:factor=4", "mlx-lm cannot compute this schedule"),
     (DEEPSEEK, {"name": "table", "factors": [2.0] * 16}, "cannot apply per-pair factors to the pairs of deepse"),
+    (GLM_LITE | {"head_dim": 32}, "ntk:factor=4", "does not rotate the 32 of 32 coordinates of glm4_moe_lite"),
     (GLM4, None, "for glm4 without rope_theta 10000.0, partial_rotary_factor 0.5 beside rope_parameters"),
 ]
 
