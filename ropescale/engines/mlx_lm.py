@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from ..configs.class_defaults import ALL_LAYERS
 from ..configs.configuration import Configuration, in_both_dialects, read_by_queries
 from ..configs.finding import ORIGINAL, placed
-from ..files import Data, Json
+from ..files import Data, Json, present
 from ..output.formatting import brief, listed
 from ..schedules.as_is import stock_table
 from ..schedules.by_parts import temperature
@@ -182,12 +182,13 @@ def _lost(layers: Layers) -> Iterator[Difference]:
     found = built(layers, kind)
     if code == "hunyuan_v1_dense" and {"alpha", "factor", "type"} <= {*layers.configuration.text.old}:
         found = ""  # alpha's theta
+    if code == "olmo3" and kind == "default" and layers.section.get("rope_theta") == layers.parameters["rope_theta"]:
+        found = ""  # the one theta of its code
     where = code if layers.key == ALL_LAYERS else f"the {layers.key} layers of {code}"
     if found is None:
         yield Difference.unknown(f"was not checked with {kind} for {where}")
     elif found not in ("", "width") and layers.dialect == "v5" and built(layers, kind, "both") == "":
-        own = layers.configuration.text.default_parameters
-        is_usual = all(layers.parameters.get(key) == own.get(key) for key in {*own, *layers.parameters})
+        is_usual = layers.parameters == present(layers.configuration.text.default_parameters)
         if kind == "default" and is_usual and built(layers, kind, "bare") == "":
             return
         missing = _missing(layers)

@@ -71,7 +71,7 @@ def remarks(layers: PlannedLayers, chosen: Mapping[str, Spec], named: Collection
     vendors = f"from the vendor's {' and '.join(kinds)}"
     parts = [f"kept {vendors}: {', '.join(kept)}; give a field to change it"] if kept else []
     parts += [f"not kept {vendors}: {', '.join(lost)}"] if lost else []
-    if any(name.startswith(_WEIGHTS[1]) for name in lost):
+    if _WEIGHTS[1] in " ".join(lost):
         parts.append(f"the softmax scale of {_WEIGHTS[1]} in MLA goes with it; yarn keeps both, and so does composing")
     if parts:
         yield "; ".join(parts)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from configurations import HUNYUAN, LLAMA, in_v5, plain, write_checkpoint
+from model_kinds import OLMO3
 from planning import export, make_plan
 from transformers import AutoConfig
 
@@ -131,6 +132,7 @@ ROWS: dict[str, tuple[dict[str, Any], Any, dict[str, tuple[str, str]]]] = {
     "two lists": (LLAMA, TWO_LISTS, {"switch": ("dropped", "the long list, always")}),
     "latent attention": (DEEPSEEK, "yarn:factor=4,mscale=1,mscale_all_dim=1", {}),
     "a head as wide as MLA's slice": (GLM_LITE | {"head_dim": 64}, "yarn:factor=4,mscale=1,mscale_all_dim=1", {}),
+    "one theta": (OLMO3, None, {}),
     "version 5's keys, its own theta": (in_v5(LLAMA, rope_theta=10000.0), None, {}),
     "another": (in_v5(LLAMA, rope_theta=50000.0), None, {"theta": ("dropped", "the default of its code")}),
     "with the key": (in_v5(LLAMA, rope_theta=50000.0) | {"rope_theta": 50000.0}, None, {}),
@@ -152,6 +154,7 @@ REFUSED = [
     ({"model_type": "lfm3"}, "yarn:factor=4", "mlx-lm cannot compute this schedule"),
     (DEEPSEEK, {"name": "table", "factors": [2.0] * 16}, "cannot apply per-pair factors to the pairs of deepse"),
     (GLM_LITE | {"head_dim": 32}, "ntk:factor=4", "does not rotate the 32 of 32 coordinates of glm4_moe_lite"),
+    (OLMO3 | {"rope_scaling": None}, "ntk:factor=4", "another table for the sliding_attention layers of olmo3"),
     (GLM4, None, "for glm4 without rope_theta 10000.0, partial_rotary_factor 0.5 beside rope_parameters"),
 ]
 
