@@ -11,7 +11,7 @@ from .checkpoints.locating import ADAPTER, ModelFolder, checked, locate
 from .configs.configuration import Configuration, widened
 from .engines import ENGINES
 from .engines.base import Serving, Source, as_it_lies, of_plan
-from .engines.exported import Export, exported, gguf_options, scaling_option, ways_out
+from .engines.exported import Export, exported, gguf_options, scaling_option, source_of, ways_out
 from .errors import CheckpointError, RopescaleError, ScheduleError, WayOut
 from .files import local_path
 from .output.formatting import argument, brief
@@ -80,10 +80,8 @@ class _Weights:
 
     def under(self, plan: Plan) -> Serving:
         """Describes how to serve the weights under a plan."""
-        scaled = scaling_option(plan.request) if plan.original.is_scaled else ()
         folder = argument(self.record.source) if self.record else None
-        source = Source(gguf_options(plan.schedules, plan.request), folder, self.revision, scaled)
-        return of_plan(self.name, self.stored, plan, source)
+        return of_plan(self.name, self.stored, plan, source_of(plan, folder, self.revision))
 
     def export(self, engine: str, serving: Serving, specs: Mapping[str, str], request: Request | None) -> Export:
         """Exports the weights, with the ways out if the engine cannot compute the schedule of the request."""
@@ -107,18 +105,19 @@ def _of_folder(weights: _Weights, engine: str, length: int | None = None) -> Exp
     if record is None:
         serving = as_it_lies(weights.name, stored, length or stored.meant_length, Source(revision=weights.revision))
         return weights.export(engine, serving, {}, None)
+    length = length or record.length
     # the request that the record describes
     specs = dict(record.spec)
     ropes = weights.original(on_top=False).ropes
     changed = {key: length for key, length in record.original_length.items() if key in ropes}
-    other = next((length for key, length in changed.items() if length != ropes[key].original_length), None)
     on_top = bool(record.beneath)
     replaces = not on_top and any(ropes[key].is_scaled for key in changed)
+    other = next((each for key, each in changed.items() if replaces or each != ropes[key].original_length), None)
     given = Request(specs, original_length=other, replace_scaling=replaces, on_top=on_top)
     source = Source(
-        gguf_options(record.schedule, given), argument(record.source), weights.revision, scaling_option(given)
+        gguf_options(record.schedule, given, length), argument(record.source), weights.revision, scaling_option(given)
     )
-    return weights.export(engine, as_it_lies(weights.name, stored, length or record.length, source), specs, given)
+    return weights.export(engine, as_it_lies(weights.name, stored, length, source), specs, given)
 
 
 def _planned(weights: _Weights, engine: str, request: Request) -> Plan:

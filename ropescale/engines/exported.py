@@ -275,7 +275,7 @@ def patch_command(model: str, schedule: str, request: Request, out: str = "OUT",
     return shlex.join([*words, *applied_options(request)])
 
 
-def gguf_options(schedules: Mapping[str, object], request: Request) -> tuple[str, ...]:
+def gguf_options(schedules: Mapping[str, object], request: Request, length: int) -> tuple[str, ...]:
     """Returns the options of ``ropescale gguf`` that make the same request, or () if there are none.
 
     There are none if layer types have different schedules, sliding-window layers change as well, or the schedule is
@@ -283,6 +283,7 @@ def gguf_options(schedules: Mapping[str, object], request: Request) -> tuple[str
 
     Args:
         schedules: the schedule of each layer type, or its JSON form in a record.
+        length: the context to serve, in tokens.
     """
     if not schedules or any(map(is_windowed, schedules)):
         return ()
@@ -292,11 +293,10 @@ def gguf_options(schedules: Mapping[str, object], request: Request) -> tuple[str
         return ()
     if spec.label not in names() or any(other.identity != spec.identity for other in others):
         return ()
-    length = request.original_length
-    told = ["--original-length", str(length)] if length else []
-    if request.target_length and spec.given.get("factor") is None:
-        told += ["--target-length", str(request.target_length)]
-    return ("--schedule", spec.exact, *told, *scaling_option(request))
+    options = applied_options(replace(request, layers=None, freeze_at=None))
+    if spec.given.get("factor") is None:
+        options += ("--target-length", str(length))
+    return ("--schedule", spec.exact, *options)
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -327,6 +327,15 @@ def ways_out(
         yield WayOut("serve it with transformers 5", engine="transformers5")
 
 
+def source_of(plan: Plan, folder: str | None, revision: str | None = None) -> Source:
+    """Describes the original weights of a plan; a GGUF file of scaled weights may not state the original length."""
+    given = replace(plan.request, replace_scaling=False, on_top=False)
+    for rope in plan.ropes.values():
+        if plan.original.is_scaled:
+            given = replace(plan.request, original_length=rope.original_length)
+    return Source(gguf_options(plan.schedules, given, plan.length), folder, revision, scaling_option(given))
+
+
 def patched(plan: Plan, name: str = "OUT", source: str = "MODEL") -> Serving:
     """Describes how to serve a folder that is patched by a plan.
 
@@ -334,9 +343,7 @@ def patched(plan: Plan, name: str = "OUT", source: str = "MODEL") -> Serving:
         name: the folder.
         source: the folder or Hub id of the original weights.
     """
-    given = plan.request if plan.original.is_scaled else replace(plan.request, replace_scaling=False, on_top=False)
-    told = Source(gguf_options(plan.schedules, given), argument(source), scaled=scaling_option(given))
-    return as_it_lies(name, plan.planned, plan.length, told)
+    return as_it_lies(name, plan.planned, plan.length, source_of(plan, argument(source)))
 
 
 def export_of(engine: str, serving: Serving, plan: Plan) -> Export:

@@ -82,7 +82,7 @@ class LlamaCppEngine(Engine):
     def remaining(self, serving: Serving, layers: Layers) -> Iterator[Difference]:
         """Yields the differences that remain with the commands of :meth:`serve`."""
         route = route_of(serving)
-        of_file = list(converted(layers))
+        of_file = converted(layers)
         if route is None:
             yield from _refused(serving, layers)
         elif route in ("converted", "patched"):
@@ -146,7 +146,7 @@ def route_of(serving: Serving) -> Literal["options", "table", "converted", "patc
     if serving.is_vendors:
         return "converted" if _survives(serving) else "table" if tabled else None
     said = options(serving) is not None and not serving.source.scaled
-    if said and not (tabled and any(layers.parameters.get("truncate") is False for layers in serving.layers)):
+    if said and (not tabled or all(layers.is_truncated for layers in serving.layers)):
         return "options"
     if tabled:
         return "table"
@@ -234,9 +234,8 @@ def options(serving: Serving) -> list[str] | None:
 def _corrected(layers: Layers) -> dict[str, str]:
     """Returns the key that corrects the attention factor, or an empty dict if it is correct or cannot be corrected."""
     correction = layers.attention_factor / temperature(layers.parameters["factor"])
-    name = architecture(layers)
-    is_alone = layers.key == ALL_LAYERS or name in known.SLIDING_SHARES_THETA
-    if math.isclose(correction, 1, rel_tol=1e-6) or name in known.OWN_SOFTMAX_SCALE or not is_alone:
+    is_alone = layers.key == ALL_LAYERS or architecture(layers) in known.SLIDING_SHARES_THETA
+    if math.isclose(correction, 1, rel_tol=1e-6) or not is_alone:
         return {}
     return {"rope.scaling.attn_factor": f"float:{correction:.10g}"}
 
@@ -244,8 +243,8 @@ def _corrected(layers: Layers) -> dict[str, str]:
 def _refused(serving: Serving, layers: Layers) -> Iterator[Difference]:
     """Yields why the schedule cannot be served: a field's difference, or the message of ``ropescale gguf``."""
     if not any(map(architecture, serving.layers)):
-        name = model_code.architecture(layers) or layers.model_type
-        yield Difference.stops(f"its converter does not support {name}", "the converter stops")
+        text = f"its converter does not support {model_code.architecture(layers) or layers.model_type}"
+        yield Difference.stops(text, "the converter stops")
     elif any(each.field == "frequencies" for each in converted(layers)):
         yield from converted(layers)
     elif layers is _changed(serving) or layers.kind != "default":
