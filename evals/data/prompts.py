@@ -16,6 +16,7 @@ import numpy as np
 
 from ...errors import DataError
 from ...files import Json, sha256
+from ...output.formatting import listed
 from .documents import Document, Encoded, Text, TextEncoder
 
 PROMPTS = (("context", "question"), ("input",), ("prompt",))
@@ -100,13 +101,13 @@ def prompt_row(row: Json, fields: PromptFields, name: str, source: str) -> Promp
     Raises:
         DataError: a field is missing or has another type.
     """
-    has = f"it has {', '.join(row) or 'none'}"
+    has = f"it has {listed(row, 30) or 'none'}"
     names = (
         (fields.prompt,) if fields.prompt else next((pair for pair in PROMPTS if all(each in row for each in pair)), ())
     )
     if not names or (fields.prompt is None and names == ("input",) and "context" in row):
         # In LongBench's rows, "input" contains only the question.
-        raise DataError(f"the prompt field of {name} is unknown; name it: {', '.join(row) or 'none'}", "prompt_field")
+        raise DataError(f"the prompt field of {name} is unknown; name it: {listed(row, 30) or 'none'}", "prompt_field")
     if fields.prompt is None and PREFIX in row:
         names = (*names, PREFIX)
     texts = [row.get(field) for field in names]

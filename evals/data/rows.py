@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, cast
 
 from ...errors import DataError
 from ...files import LARGEST, local_path
-from ...output.formatting import cut, first_line
+from ...output.formatting import brief, cut, first_line, listed
 from .chats import ALPACA, TURNS, Chat, Unread
 from .documents import EXPANDS, Document, NoText, Text, most_unpacked, of_ids, opened, starts_json, text_of
 from .prompts import PromptFields, prompt_row
@@ -233,11 +233,12 @@ def _parquet(source: str) -> Iterator[tuple[int, Row]]:
         with pyarrow.parquet.ParquetFile(local_path(source)) as file:
             names = file.schema_arrow.names
             if twice := [name for name in names if names.count(name) > 1]:
-                raise DataError(f"{source} has {names.count(twice[0])} columns named {twice[0]!r}; rename all but one")
+                raise DataError(
+                    f"{source} has {names.count(twice[0])} columns named {brief(twice[0])}; rename all but one"
+                )
             _check_expansion(file.metadata, source)
             # Columns of other types are skipped, because they may contain dates that Python cannot read.
-            kinds = {each.name: str(each.type) for each in file.schema_arrow}
-            readable = [name for name, kind in kinds.items() if _READABLE.match(kind)]
+            readable = [each.name for each in file.schema_arrow if _READABLE.match(str(each.type))]
             batches = file.iter_batches(_TOGETHER, columns=readable)
             yield from enumerate(
                 row for batch in batches for n in range(len(batch)) for row in batch[n : n + 1].to_pylist()
@@ -251,20 +252,27 @@ def _parquet(source: str) -> Iterator[tuple[int, Row]]:
 _READABLE = re.compile(r"(?=.*(string|int|list))(?!.*(date|time|binary))")
 """The types of the columns that are read."""
 
+_ROW = 500
+"""What a row counts when a file is judged by its size, in bytes."""
+
 _TOGETHER = 8
 """Rows per read, which may share one stored value. They are converted to Python one by one, because lists of token ids
 create many objects."""
 
 
 def _check_expansion(metadata: pyarrow.parquet.FileMetaData, source: str) -> None:
-    """Checks that no row group is much larger in memory, with eight bytes per value, than the whole file on disk.
+    """Checks that no row group is much larger in memory, with eight bytes per value, than the whole file on disk, and
+    that not many rows share a byte of it, because each takes time.
 
     Raises:
-        DataError: one is.
+        DataError: a row group is, or they do.
     """
+    most = most_unpacked(local_path(source))
+    if metadata.num_rows > most // _ROW:
+        raise DataError(f"{source} has {metadata.num_rows:,} rows, too many for its size; write it as .jsonl")
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
         expanded = group.total_byte_size + 8 * sum(group.column(at).num_values for at in range(group.num_columns))
-        if expanded > most_unpacked(local_path(source)):
+        if expanded > most:
             raise DataError(
                 f"{source} has {expanded / 1e9:.2g} GB in one row group, over {EXPANDS} times the file; write it as "
                 ".jsonl"
@@ -294,7 +302,7 @@ def documents_of(rows: Iterable[tuple[int, Row]], part: str, options: ReadOption
             options.formats[source] = form.what
         for each in form.fields:
             if each not in row:
-                raise DataError(f"{name} has no field {each!r}; it has {', '.join(row) or 'none'}")
+                raise DataError(f"{name} has no field {each!r}; it has {listed(row, 30) or 'none'}")
         text_field = form.fields[0]
         value = form.read(row, name)
         if isinstance(value, list) and value and isinstance(value[0], dict):
@@ -341,8 +349,8 @@ def _only_text(row: Row, source: str) -> Format:
     """Returns the format of a row's only field of strings, where no other holds a list, such as messages."""
     texts = [key for key, value in row.items() if isinstance(value, (str, list))]
     if len(texts) != 1 or not isinstance(row[texts[0]], str):
-        raise DataError(f"{source} has no field 'text'; choose one: {', '.join(row) or 'none'}", "text_field")
-    return replace(_form_of(texts[0]), what=f"texts, read from the field {texts[0]!r}, the only one of strings")
+        raise DataError(f"{source} has no field 'text'; choose one: {listed(row, 30) or 'none'}", "text_field")
+    return replace(_form_of(texts[0]), what=f"texts, read from the field {brief(texts[0])}, the only one of strings")
 
 
 def _ids(name: str, field: str, value: list[object]) -> Document:
@@ -362,7 +370,9 @@ def _with_roles(turns: list[object], name: str) -> list[object]:
             continue
         role = _ROLES.get(str(turn["from"]).lower())
         if role is None:
-            raise DataError(f"{name}: message {number} is from {turn['from']!r}, which is none of {', '.join(_ROLES)}")
+            raise DataError(
+                f"{name}: message {number} is from {brief(turn['from'])}, which is none of {', '.join(_ROLES)}"
+            )
         messages.append({"role": role, "content": turn.get("value")})
     return messages
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Required, cast
 
 import numpy as np
 from annotated_types import Len
@@ -197,15 +197,26 @@ def check_replaceable(path: Path) -> KeySpans | None:
         raise CheckpointError(f"cannot write {path}: the file there holds no key spans; choose another file") from None
 
 
-class SpansFile(TypedDict):
-    """The content of a file of key spans, with the key model and the parameters."""
+class _Made(TypedDict, total=False):
+    """The key model, the parameters and the counts in a file of key spans."""
+
+    key_model: dict[str, str]
+    window: Required[Count]
+    stride: Count
+    alpha: float
+    beta: float
+    max_length: Count
+    key_tokens: Count
+    tokens: Count
+    cut_texts: Count
+
+
+class SpansFile(_Made):
+    """The content of a file of key spans."""
 
     schema: Literal[1]
     kind: Literal["key spans"]
     spans: dict[str, Annotated[list[Annotated[list[Count], Len(2, 2)]], FailFast()]]
-    key_model: NotRequired[dict[str, str]]
-    window: NotRequired[Count]
-    stride: NotRequired[Count]
 
 
 def load(path: str | Path) -> KeySpans:
@@ -216,15 +227,14 @@ def load(path: str | Path) -> KeySpans:
     """
     try:
         found = cast(SpansFile, fitting(checking.parsed(local_path(path), MOST), SpansFile))
-        for ends in (list(itertools.chain(*spans)) for spans in found["spans"].values()):
+        for spans in found["spans"].values():
+            ends = list(itertools.chain(*spans))
             if ends != sorted(ends):
                 raise Damaged("holds spans that overlap or end before their start")
     except Damaged as error:
         raise DataError(f"{path} {error}; make it with `ropescale keys`") from None
-    spans = {}
-    for sha, pairs in found["spans"].items():
-        spans[sha] = [(start, end) for start, end in pairs]
-    return KeySpans(spans, {name: value for name, value in found.items() if name not in ("schema", "kind", "spans")})
+    spans = {sha: [(start, end) for start, end in pairs] for sha, pairs in found["spans"].items()}
+    return KeySpans(spans, {name: value for name, value in found.items() if name in _Made.__annotations__})
 
 
 def places(document: Document) -> tuple[np.ndarray, np.ndarray]:

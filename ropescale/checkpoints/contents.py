@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -250,18 +250,18 @@ def changes(source: ModelFolder, files: Contents) -> dict[str, str]:
 
 def diff(old: Json, new: Json, name: str) -> str:
     """Returns a unified diff of two JSON objects, limited to the keys that differ, with long lists on one line."""
-    same = {key for key in old.keys() & new.keys() if old[key] == new[key]}
-    before = list(_readable(old, same))
-    after = list(_readable(new, same))
+    before = list(_readable(old, new))
+    after = list(_readable(new, old))
     return "".join(difflib.unified_diff(before, after, f"{name} (source)", f"{name} (patched)", n=1))
 
 
-def _readable(value: Json, left_out: Collection[str] = ()) -> Iterator[str]:
-    """Yields the lines of a JSON object, with sorted keys."""
+def _readable(value: Json, other: object) -> Iterator[str]:
+    """Yields the lines of a JSON object, with sorted keys, without those that another one has with equal values."""
+    there = other if isinstance(other, Mapping) else {}
     yield "{\n"
     for key, inner in sorted(value.items()):
-        if key not in left_out:
-            first, *lines = _readable(inner) if isinstance(inner, Mapping) else [f"{short(inner)}\n"]
+        if key not in there or inner != there[key]:
+            first, *lines = _readable(inner, there.get(key)) if isinstance(inner, Mapping) else [f"{short(inner)}\n"]
             yield f"  {json.dumps(key)}: {first}"
             yield from (f"  {line}" for line in lines)
     yield "}\n"

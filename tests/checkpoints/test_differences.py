@@ -52,7 +52,8 @@ def test_a_large_tokenizer_is_compared_in_no_time_and_shown_in_a_few_lines(model
     old = {"added_tokens_decoder": tokens, "chat_template": "x" * 100_000, "model_max_length": 1}
     start = time.perf_counter()
     found = diff(old, old | {"model_max_length": 2}, "tokenizer_config.json")
-    assert time.perf_counter() - start < 2
+    inner = diff({"text_config": old}, {"text_config": old | {"model_max_length": 2}}, "config.json")
+    assert time.perf_counter() - start < 2 and '-    "model_max_length": 1\n+    "model_max_length": 2\n' in inner
     assert '-  "model_max_length": 1\n+  "model_max_length": 2\n' in found
     assert len(found) < 1000
 

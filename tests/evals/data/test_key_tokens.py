@@ -1,5 +1,6 @@
 """Key tokens, against a stock forward pass for every token, and spans worked out by hand."""
 
+import hashlib
 import json
 import math
 
@@ -147,11 +148,18 @@ def test_spans_of_other_texts_and_files_that_hold_none_are_refused(found, tmp_pa
     with pytest.raises(DataError, match="leave streaming out, or give a list of its first documents"):
         keys(model, stream, tokenizer=byte_tokenizer())
     marked = '{"schema": 1, "kind": "key spans", '
-    odd = ('"spans": 3}', '"spans": {"0": [[0, 9], [5, 7]]}}', '"spans": {}, "window": "64"}')
+    odd = (
+        '"spans": {}}',
+        '"window": 8, "spans": 3}',
+        '"window": 8, "spans": {"0": [[0, 9], [5, 7]]}}',
+        '"spans": {}, "window": "64"}',
+    )
     for content in ("{", '{"schema": 1, "kind": "else"}', *(marked + each for each in odd)):
         (tmp_path / "odd.json").write_text(content)
         with pytest.raises(DataError, match="make it with `ropescale keys`"):
             load(tmp_path / "odd.json")
+    (tmp_path / "odd.json").write_text(marked + '"window": 8, "spans": {}, "spans_sha256": "forged", "rows": [9]}')
+    assert load(tmp_path / "odd.json").facts == {"window": 8, "spans_sha256": hashlib.sha256(b"{}").hexdigest()}
 
 
 def test_the_command_writes_what_eval_reads(checkpoint, texts, tmp_path, ran, refused):

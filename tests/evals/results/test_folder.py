@@ -168,8 +168,8 @@ def test_key_spans_replace_key_spans_and_nothing_else(tmp_path, refused, content
     with pytest.raises(CheckpointError, match="holds no key spans"):
         KeySpans({}).save(path)
     assert path.read_text() == content
-    KeySpans({}).save(tmp_path / "new.json")
-    KeySpans({"0": [(1, 2)]}).save(tmp_path / "new.json")
+    KeySpans({}, {"window": 8}).save(tmp_path / "new.json")
+    KeySpans({"0": [(1, 2)]}, {"window": 8}).save(tmp_path / "new.json")
     assert '"0": [[1, 2]]' in (tmp_path / "new.json").read_text()
 
 
