@@ -292,10 +292,11 @@ class Recommendation(Saved):
 
     def rests_on(self) -> str:
         """Describes the windows that were measured, and the intervals if there are any."""
-        number = self.protocol["held_out_windows"]
-        length = self.protocol["target_length"]
+        protocol = self.protocol
+        number = protocol["held_out_windows"]
+        length = protocol["target_length"]
         on = f"Measured on {number:,} piece{'s' * (number != 1)} of the text ({length:,} tokens each)"
-        apart = self.protocol["race_windows"] and self.protocol["race_windows"] + number == self.data["windows"]
+        apart = protocol["race_windows"] and protocol["race_windows"] + number == self.data["windows"]
         said = f"{on}{', not used to choose schedules' if apart else ''}."
         if any(row.low is not None for row in self.finalists):
             said += f" Differences are those in the average document; their {PERCENT} intervals hold together."
@@ -328,11 +329,11 @@ class Recommendation(Saved):
         }
 
     def _lines(self) -> list[Line]:
-        header, *lines = super()._lines()
+        lines = super()._lines()
         for row in self.finalists:
             if row.schedule == TRUNCATION:  # against the chosen schedule
-                lines.append([getattr(row, name, None) for name in header])
-        return [header, *lines]
+                lines.append([getattr(row, name, None) for name in lines[0]])
+        return lines
 
     def _heading(self) -> str:
         return f"Recommendation for {self.protocol['target_length']:,} tokens"

@@ -33,7 +33,6 @@ class Writable(Protocol):
 
     def save(self, out: str | Path, force: bool = False) -> object:
         """Writes the result into a folder or a file; replaces a different one only with ``force``."""
-        ...
 
 
 _ROUNDING = {

@@ -113,8 +113,9 @@ def _attention(
         lower_right = causal_lower_right(queries, keys)
         return stock(module, query, key, value, lower_right, **named)
     slides = window < keys == queries and not query.requires_grad
+    in_one_kernel = partial(_fused, query, key, value, window, named.get("scaling"))
     if slides and fused:
-        return _fused(query, key, value, window, named.get("scaling")), None
+        return in_one_kernel(), None
     found = list[torch.Tensor]()
     for start in range(before, keys, QUERIES):
         low = max(0, start - window + 1)
@@ -128,7 +129,7 @@ def _attention(
         found.append(output[..., :width])
     whole = torch.cat(found, dim=1)
     if slides and compared is not None:
-        compared.append((_fused(query, key, value, window, named.get("scaling")), whole))
+        compared.append((in_one_kernel(), whole))
     return whole, None
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import gc
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -30,22 +31,22 @@ Feeding = Callable[[torch.Tensor, "int | None"], Iterable[T]]
 """A function that feeds windows, at once or in chunks, and returns the numbers of each."""
 
 
+@dataclass(eq=False)
 class Executor(ScoresBatches, ScoresTexts):
     """The scorer of batches, which it feeds in parts if memory is short.
 
-    Args:
+    Attributes:
         documents: the plan's documents, by number.
         bos: the id to feed before every window, or None.
         note: called with notes for the user.
     """
 
-    def __init__(
-        self, scorer: Scorer, documents: Sequence[Document], bos: int | None, note: Callable[[str], None]
-    ) -> None:
-        self.scorer = scorer
-        self.documents = documents
-        self.bos = bos
-        self.note = note
+    scorer: Scorer
+    documents: Sequence[Document]
+    bos: int | None
+    note: Callable[[str], None]
+
+    def __post_init__(self) -> None:
         self._most: int | None = None  # positions that fit, after an out-of-memory error
         self._chunks: dict[int, int | None] = {}  # chunk size by window length
         self._keep: Callable[[int, int], None] | None = None

@@ -232,8 +232,7 @@ class Scorer:
             pieces = self.score(probe, chunk=_PROBE // 2)
         except (TypeError, ValueError, NotImplementedError, AttributeError):  # a trunk that does not support this cache
             return False
-        dtype = next(self.model.parameters()).dtype
-        return agree(pieces, self.score(probe), dtype)
+        return agree(pieces, self.score(probe), next(self.model.parameters()).dtype)
 
     def _parts(self, ids: torch.Tensor, chunk: int | None) -> Iterable[tuple[torch.Tensor, State]]:
         """Returns the ids of each part of the windows without their last ones, and the head's input for them.

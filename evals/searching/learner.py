@@ -14,6 +14,7 @@ rows, so the full logits are never in memory.
 from __future__ import annotations
 
 import inspect
+from collections import ChainMap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -245,9 +246,7 @@ class Evaluator:
         """Distributes jobs over the processes, and returns all results in order."""
         world = self.group.world
         own = {number: jobs[number]() for number in range(world.rank, len(jobs), world.size)}
-        found = dict[int, T]()
-        for each in self.group.from_all(own):
-            found |= each
+        found = ChainMap(*self.group.from_all(own))
         return [found[number] for number in range(len(jobs))]
 
     def _score(self, point: Point, window: WeightedWindow) -> float:

@@ -114,8 +114,8 @@ class SearchResult(Saved):
     def to_dict(self) -> Data:
         """Returns the content of results.json."""
         measured = self.comparison.to_dict()
-        own = super().to_dict()
-        return {**{name: measured[name] for name in measured if name != verdicts.METRIC.key}, **own}
+        measured.pop(verdicts.METRIC.key, None)
+        return {**measured, **super().to_dict()}
 
     @property
     def _perplexities(self) -> dict[str, dict[str, float]]:

@@ -200,7 +200,7 @@ class SearchRun:
             "found": dict(zip(self.space.names, self.found.point)) if self.found else {},
             "target_length": self.target,
             "trained_length": self.trained,
-            "bos": self.data.bos_option,
+            "bos": self.data.corpus.bos_option,
             "held_out": self.data.chosen_by,
             "judged": self.data.judged_by,
         }

@@ -12,27 +12,22 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain, count, pairwise, zip_longest
-from typing import TYPE_CHECKING
 
 import torch
+from transformers import PreTrainedTokenizerBase
 
 from ...errors import DataError
 from ..backends.base import Backend
 from ..backends.fingerprints import tokens_sha256
 from ..backends.schedules import Schedules
 from ..data.chats import Unread
+from ..data.sources import TextSource
 from ..facts import DataFacts
 from ..running.corpus import Corpus, PerplexityOptions
 from ..running.perplexity import Part, PerplexityRun
 from ..store import Facts
 from .options import ENOUGH, SearchOptions
 from .search_space import STARTS
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
-    from ..data.sources import TextSource
-
 
 BATCH = 2
 """The number of windows per step."""
@@ -198,7 +193,6 @@ class SearchData:
         self.corpus = corpus
         self.split = parts
         self.target = corpus.lengths[-1]
-        self.bos_option = corpus.bos_option
         self.budget = Budget(options.feeds(self.target), self.target, len(parts.held_out))
         self.chosen_by = [corpus.documents[number].name for number in parts.held_out]
         self.judged_by = [corpus.documents[number].name for number in parts.judges]
@@ -250,7 +244,6 @@ def feed_text(
         DataError: there is too little text, or the budget is too small for a step.
     """
     feeds = options.feeds(target)
-    held_out = held_out_for(feeds)
     fewest = BATCH + CHECKS * 2 + 2  # enough for the least accepted budget, so that an error can state it
     reading = PerplexityOptions(
         budget_tokens=(max(fewest, feeds) + (MOST_JUDGES if judged else 0)) * target,
@@ -261,4 +254,4 @@ def feed_text(
         source=options.source,
     )
     corpus = Corpus(texts, [target], tokenizer, bos, reading, source)
-    return SearchData(corpus, split(corpus.windows, held_out, options.seed, judged), options)
+    return SearchData(corpus, split(corpus.windows, held_out_for(feeds), options.seed, judged), options)

@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from torch import nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ...checkpoints.saving import carries_ours
 from ...configs.configuration import read_rope
@@ -37,6 +35,9 @@ from ..scoring.scorer import Scorer
 from .proving import is_shared, plain, processes, settle_leader
 
 if TYPE_CHECKING:
+    from torch import nn
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
     from ..data.sources import TextsGiven
     from ..scoring.scorer import TrunkOutput
 
@@ -153,15 +154,17 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.reshard()  # a forward pass may leave weights gathered, which readers of the weights would then keep
-    wrapped = [each for each in model.modules() if "_original_forward" in vars(each) and "forward" in vars(each)]
-    kept = [vars(each).pop("forward") for each in wrapped]
+    kept = {}
+    for module in model.modules():
+        if "_original_forward" in vars(module) and "forward" in vars(module):
+            kept[module] = vars(module).pop("forward")
     devices = range(torch.cuda.device_count())
     try:
         with torch.random.fork_rng(devices, device_type="cuda"), preserved(model), evaluating(model):
             yield
     finally:
-        for each, forward in zip(wrapped, kept, strict=True):
-            vars(each)["forward"] = forward
+        for module, forward in kept.items():
+            vars(module)["forward"] = forward
 
 
 class SharedScorer(Scorer):

@@ -50,7 +50,7 @@ def check_finite(model: nn.Module, loss: torch.Tensor | None) -> None:
     trained: dict[str, torch.Tensor] = {}
     for name, parameter in model.named_parameters():
         to_local = getattr(parameter, "to_local", None)  # this process's shard
-        local = parameter if to_local is None else to_local()
+        local = to_local() if to_local else parameter
         if parameter.requires_grad and local.numel():
             trained[name] = local.detach()
     if trained and not math.isfinite(nn.utils.get_total_norm(trained.values(), math.inf)):
@@ -189,9 +189,11 @@ def first_problem(found: Sequence[tuple[str, object]]) -> str:
     """
     if len(found) == 1:
         return found[0][0]
-    failed = [rank for rank, (problem, _) in enumerate(found) if problem]
-    if failed:
-        return f"rank {failed[0]} of {len(found)}: {found[failed[0]][0]}"
+    for rank, (problem, _) in enumerate(found):
+        if problem:
+            return f"rank {rank} of {len(found)}: {problem}"
     first = found[0][1]
-    other = next((rank for rank, (_, carried) in enumerate(found) if carried != first), None)
-    return "" if other is None else f"rank {other} of {len(found)} carries {found[other][1]}, and rank 0 {first}"
+    for rank, (_, carried) in enumerate(found):
+        if carried != first:
+            return f"rank {rank} of {len(found)} carries {carried}, and rank 0 {first}"
+    return ""
