@@ -9,7 +9,7 @@ import pytest
 import tiny
 import torch
 from configurations import write_files
-from launching import launch, results_in
+from launching import launch, launch_alike, results_in
 from losses import records_in
 
 import ropescale
@@ -17,8 +17,6 @@ from ropescale.cli.main import main
 from ropescale.evals import reference
 from ropescale.evals.parallel.processes import World, world
 from ropescale.evals.scoring.batches import cost, owners, plan_pass
-
-LENGTHS = "64,128"
 
 
 @pytest.fixture(scope="module")
@@ -58,12 +56,10 @@ def test_one_two_and_three_processes_write_the_same_bytes(checkpoint, texts, tmp
     found_keys = "--window 16 --stride 8 --alpha 0 --beta -9".split()
     keys = ["keys", checkpoint, "--data", texts, *found_keys, "-o", tmp_path / "keys.json"]
     assert main([*map(str, keys)]) == 0
-    words = [checkpoint, "--data", texts, "--lengths", LENGTHS, "--stride", 32, "--batch-tokens", 256]
+    words = [checkpoint, "--data", texts, "--lengths", "64,128", "--stride", 32, "--batch-tokens", 256]
     words += ["--schedule", "yarn:factor=2", "--schedule", "dynamic:factor=2"]
     words += ["--key-spans", tmp_path / "keys.json", "--verbose", "-o"]
-    runs = [launch(n, *words, tmp_path / str(n)) for n in (1, 2, 3)]
-    assert [run.returncode for run in runs] == [0, 0, 0], runs[-1].stderr
-    assert results_in(tmp_path / "1") == results_in(tmp_path / "2") == results_in(tmp_path / "3")
+    runs = launch_alike(3, words, tmp_path)
     assert f"Command: `ropescale eval {checkpoint} --data" in (tmp_path / "2" / "REPORT.md").read_text()
     assert len({run.stdout for run in runs}) == 1 and "| yarn:factor=2" in runs[0].stdout
     found = json.loads((tmp_path / "3" / "results.json").read_text())["key_tokens"]["rows"]
@@ -121,9 +117,7 @@ def test_processes_share_the_prompts_of_a_retrieval_run(checkpoint, tmp_path):
     """Two lengths, a schedule whose tables follow the length and one that repeats others': the same bytes."""
     words = [checkpoint, "--lengths", "700,900", "--depths", "0,0.5,1", "--trials", 3]
     words += ["--batch-tokens", 1400, "--schedule", "dynamic:factor=2", "--schedule", "linear:factor=1", "--verbose"]
-    runs = [launch(n, *words, "-o", tmp_path / str(n), command="retrieval") for n in (1, 2, 3)]
-    assert [run.returncode for run in runs] == [0, 0, 0], runs[-1].stderr
-    assert results_in(tmp_path / "1") == results_in(tmp_path / "2") == results_in(tmp_path / "3")
+    runs = launch_alike(3, [*words, "-o"], tmp_path, "retrieval")
     assert len({(tmp_path / str(n) / "answers.csv").read_bytes() for n in (1, 2, 3)}) == 1
     assert len({run.stdout for run in runs}) == 1 and runs[1].stdout.count("| accuracy ") == 1
     assert "2 processes measuring" in runs[1].stderr
@@ -132,7 +126,5 @@ def test_processes_share_the_prompts_of_a_retrieval_run(checkpoint, tmp_path):
 @pytest.mark.slow
 def test_processes_share_a_recommendation(checkpoint, texts, tmp_path):
     words = [checkpoint, "--target-length", 128, "--data", texts, "--batch-tokens", 256, "-o"]
-    runs = [launch(n, *words, tmp_path / str(n), command="recommend") for n in (1, 2)]
-    assert [each.returncode for each in runs] == [0, 0], runs[-1].stderr
-    assert results_in(tmp_path / "1") == results_in(tmp_path / "2")
+    launch_alike(2, words, tmp_path, "recommend")
     assert len({(tmp_path / str(n) / "results.csv").read_bytes() for n in (1, 2)}) == 1

@@ -192,23 +192,19 @@ def test_rounds_measure_every_window_once_and_at_most_triple(number):
     assert len(found[0]) <= max(1, round(number / 8))
 
 
-def run(made, candidates, windows, always, most):
-    fed = []
-
-    def measure(names, part):
-        fed.extend((name, window) for name in names for window in part)
-        return made
-
-    return run_race(candidates, TARGET, windows, always, most, measure), fed
-
-
 def test_the_race_finds_the_best_of_eighty_with_a_quarter_of_the_tokens():
     names = [f"c{n}" for n in range(80)]
     true = {name: 0.02 * number for number, name in enumerate(reversed(names))}
     made = losses([1] * 26, true, 0.01)
     first, second = split_windows([1] * 26, search=False)
     most = share_kept(80, 1, first, second)
-    rounds, fed = run(made, names, first, ["c0"], most)
+    fed = []
+
+    def measure(candidates, part):
+        fed.extend((name, window) for name in candidates for window in part)
+        return made
+
+    rounds = run_race(names, TARGET, first, ["c0"], most, measure)
     assert rounds[-1].kept == ["c79", "c78", "c77", "c76"]
     assert len(set(fed)) == len(fed) <= expected(80, 1, first, [], most)
     assert len(fed) + 5 * len(second) <= 80 * 26 / 4
@@ -236,8 +232,8 @@ def test_a_round_keeps_two_thirds_of_its_share_and_of_the_rest_what_is_not_told_
 # --- the decision ---
 
 
-def judged(made, finalists, tolerance=0.01):
-    return decide(made, made, TARGET, finalists, tolerance, 0.95 ** (1 / 3))
+def judged(made, finalists):
+    return decide(made, made, TARGET, finalists, 0.01, 0.95 ** (1 / 3))
 
 
 def test_the_simplest_of_those_that_are_as_good_is_chosen():

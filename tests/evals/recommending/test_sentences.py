@@ -23,7 +23,6 @@ from ropescale.evals.running.corpus import PerplexityOptions
 from ropescale.evals.statistics.intervals import Estimate
 from ropescale.models.patching import configuration_before
 
-TOLERANCE = 0.005
 SIMPLE = [AS_IS, "yarn:factor=4", "linear:factor=5", "ntk:factor=8"]
 CONFIG = configuration_before(llama())
 
@@ -53,10 +52,9 @@ def table(documents, shifts, seed=0, skewed=False, noise=0.02):
         model={}, data={}, protocol={}, versions={}, passes=passes, windows=windows, bos=False, baseline="",
         documents=[Document("", ids, None, "")] * len(windows), truncation=Truncation(64, 8, "", list(beyond)),
     )  # fmt: skip
-    finalists = list(means)
     held = split_windows(windows, search=False)[1]
     options = RecommendOptions(PerplexityOptions(), checkpoint=Checkpoint("m"))
-    evidence = Evidence(losses, candidates(), goal, [], finalists, part_of(losses, held), options)
+    evidence = Evidence(losses, candidates(), goal, [], list(means), part_of(losses, held), options)
     protocol = {"target_length": 256, "trained_length": 64, "held_out_windows": documents}
     assert len(held) == (len(windows) if 10 <= len(windows) < 20 else documents)
     return Recommendation(model={}, data={}, protocol=protocol, versions={}, evidence=evidence)
@@ -79,7 +77,7 @@ def check_table(stored):
     assert percent(Estimate(last.delta, last.low, last.high)) in text
     apart = last.low is not None and (last.low > 0 or last.high < 0)
     assert found == ("better is undecided" if not apart else "worse" if last.low > 0 else "better"), text
-    open_ = {name for name, row in rows.items() if name not in (TRUNCATION, answer.schedule) and row.low < -TOLERANCE}
+    open_ = {name for name, row in rows.items() if name not in (TRUNCATION, answer.schedule) and row.low < -0.005}
     assert set(answer.open) == open_ and answer.decided == (not open_)
     assert not open_ or answer.open[0] in text.partition(", but ")[2].partition(" may be better")[0]
     return found

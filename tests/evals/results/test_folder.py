@@ -46,10 +46,7 @@ def run(folder, tmp_path):
     return shutil.copytree(folder, tmp_path / "run")
 
 
-DERIVED = ("results.csv", "REPORT.md", "losses.safetensors", *PICTURES)
-
-
-@pytest.mark.parametrize("name", [*DERIVED, "results.json"])
+@pytest.mark.parametrize("name", ["results.csv", "REPORT.md", "losses.safetensors", *PICTURES, "results.json"])
 def test_a_file_that_is_not_ours_or_was_edited_is_moved_aside_and_said(run, results, tmp_path, capsys, name):
     (run / name).write_bytes(b"years of work")
     (run / f"{name}~").write_bytes(b"older work")

@@ -37,8 +37,7 @@ def test_tables_have_the_name_and_say_once_what_it_stands_for(measured):
 
 
 def test_legends_have_the_names_and_no_two_alike(measured):
-    run, _ = measured
-    for figure in (run.plot(), run.plot_by_position()):
+    for figure in (measured[0].plot(), measured[0].plot_by_position()):
         labels = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
         assert {"1/factors.json", "2/factors.json"} <= set(labels) and len(labels) == len(set(labels))
 

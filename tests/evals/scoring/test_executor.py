@@ -38,9 +38,9 @@ class Small(Scorer):
         return super().score(ids, chunk)
 
 
-def executed(scorer, plan):
+def executed(scorer, plan, ids=IDS):
     notes = []
-    executor = Executor(scorer, from_ids(IDS), None, notes.append)
+    executor = Executor(scorer, from_ids(ids), None, notes.append)
     return [executor.score(batch) for batch in plan.batches], notes
 
 
@@ -65,18 +65,15 @@ def test_a_single_window_that_does_not_fit_says_what_to_do():
 
 def test_a_window_that_does_not_fit_is_fed_in_chunks_and_the_numbers_stay(monkeypatch):
     monkeypatch.setattr("ropescale.evals.scoring.executor.LEAST_CHUNK", 256)
-    ids = from_ids(documents(2, 1032))
-    plan = plan_pass([1032, 1033], 1032, None, False, 1032)
-    small, notes = Small(llama(), positions=260), []
-    executor = Executor(small, ids, None, notes.append)
-    found = [executor.score(batch) for batch in plan.batches]
+    ids, plan = documents(2, 1032), plan_pass([1032, 1033], 1032, None, False, 1032)
+    small = Small(llama(), positions=260)
+    found, notes = executed(small, plan, ids)
     probes = [(1, 64, 16), (1, 64)]  # whether chunks agree, asked before each attempt
     assert small.fed == [(1, 1032), *probes, (1, 1032, 516), *probes, (1, 1032, 258), (1, 1032, 258)]
     assert "out of memory with a window of 1,032 positions; feeding 516 at a time with a key-value" in notes[0]
     assert "feeding 258 at a time" in notes[1] and len(notes) == 2
-    whole = Executor(Scorer(llama()), ids, None, notes.append)
-    for one, batch in zip(found, plan.batches, strict=True):
-        assert np.abs(one["nll"] - whole.score(batch)["nll"]).max() < 1e-5
+    for one, whole in zip(found, executed(Scorer(llama()), plan, ids)[0], strict=True):
+        assert np.abs(one["nll"] - whole["nll"]).max() < 1e-5
 
 
 def test_a_window_that_is_estimated_not_to_fit_is_fed_in_chunks_at_once(monkeypatch):
@@ -84,13 +81,11 @@ def test_a_window_that_is_estimated_not_to_fit_is_fed_in_chunks_at_once(monkeypa
     estimate, weights = MemoryEstimate(model, 1), sum(each.numel() * 4 for each in model.parameters())
     monkeypatch.setattr(memory, "LEAST_CHUNK", 256)
     monkeypatch.setattr(memory, "total_memory", lambda device: weights + 2 * estimate.in_chunks(1000, 256))
-    ids, notes = from_ids(documents(1, 1000)), []
-    executor = Executor(Scorer(model, logits_bytes=1), ids, None, notes.append)
-    (batch,) = plan_pass([1000], 1000, None, False, 1).batches
+    ids, plan = documents(1, 1000), plan_pass([1000], 1000, None, False, 1)
     with ropescale.patch(model, "yarn:factor=8"):
-        found = executor.score(batch)
+        (found,), notes = executed(Scorer(model, logits_bytes=1), plan, ids)
         monkeypatch.undo()
-        whole = Executor(Scorer(model), ids, None, notes.append).score(batch)
+        (whole,), _ = executed(Scorer(model), plan, ids)
     assert notes[0].startswith("a window of 1,000 positions would take about 0.1 GB; feeding 256 at a time")
     assert np.abs(found["nll"] - whole["nll"]).max() < 1e-5
 
@@ -145,15 +140,15 @@ def test_models_of_users_fit_onto_their_cards_whole_and_what_cannot_is_refused(m
 
 
 def test_a_window_that_cannot_fit_is_refused_before_it_is_fed(monkeypatch):
-    scorer, (batch,) = Small(llama(), 10**9), plan_pass([1000], 1000, None, False, 1).batches
+    scorer, plan = Small(llama(), 10**9), plan_pass([1000], 1000, None, False, 1)
     weights = sum(each.numel() * 4 for each in scorer.model.parameters())
     monkeypatch.setattr(memory, "total_memory", lambda device: weights + 200_000)
     with pytest.raises(RunError, match=r"1,000 positions needs about 1.22 MB, but the weights leave 200 kB of .* cpu"):
-        Executor(scorer, from_ids(documents(1, 1000)), None, print).score(batch)
+        executed(scorer, plan, documents(1, 1000))
     assert all(each[1] == 64 for each in scorer.fed)  # the probes
     needed = scorer.estimate(1000).whole(1000, 1000)
     monkeypatch.setattr(memory, "total_memory", lambda device: weights + 1.5 * needed)
-    Executor(scorer, from_ids(documents(1, 1000)), None, print).score(batch)
+    executed(scorer, plan, documents(1, 1000))
     assert scorer.fed[-1] == (1, 1000)  # more than its share, but chunks with their cache would need even more
 
 

@@ -74,10 +74,9 @@ def test_documents_that_judge_were_neither_learned_from_nor_chosen_by(monkeypatc
     assert result.search.found.loss == min(check.loss for check in result.search.checks)
 
     nll = {}
-    for name, schedule in {"found": result.schedule, result.search.start: result.search.start}.items():
-        with ropescale.patch(model, schedule):
+    for name in ("found", result.search.start, "as-is"):
+        with ropescale.patch(model, result.schedule if name == "found" else name):
             nll[name] = [math.fsum(naive_nll(model, ids)) for ids in judges]
-    nll["as-is"] = [math.fsum(naive_nll(model, ids)) for ids in judges]
     stride = result.protocol["truncation_stride"]
     whole = [naive_nll(model, ids[:64]) + naive_truncation(model, ids, 128, stride) for ids in judges]
     nll["truncation"] = [math.fsum(each) for each in whole]
@@ -134,7 +133,9 @@ def test_weights_that_are_not_finite_stop_it_and_nothing_is_stored(tmp_path):
 def test_from_an_answer_that_is_damaged_on_all_are_computed_again(found, folder, tmp_path):
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     out, run = tmp_path / "factors.json", tmp_path / "factors-search"
-    whole = records_in(run)
+    whole, stored = records_in(run), read_results(run)
+    assert stored["kind"] == "search"
+    assert [row["tokens"] for row in stored["history"]] == sorted(row["tokens"] for row in stored["history"])
     file = run / "resume" / "0.records"
     content = file.read_bytes()
     at = [each.start() for each in re.finditer(b"ropescal", content)][3] - 3  # in the third record
@@ -164,14 +165,13 @@ def test_the_file_says_where_the_numbers_come_from_and_is_not_replaced_once_it_i
         found.save(file)
 
 
-WRONG = [({"documents": documents(1, 140)}, "needs two"), ({"target": 64}, "needs no schedule")]
+WRONG = [({"documents": documents(1, 140)}, "needs two"), ({"target_length": 64}, "needs no schedule")]
 
 
 @pytest.mark.parametrize(("options", "said"), [*WRONG, ({"out": "factors"}, "is not the name of a schedule's file")])
 def test_what_cannot_be_is_refused_before_anything_runs(options, said):
-    given = {"documents": TEXT, "target": 128, **BUDGET, **options}
     with pytest.raises(DataError, match=said):
-        search(llama(), given.pop("documents"), given.pop("target"), **given)
+        search(llama(), **{"documents": TEXT, "target_length": 128, **BUDGET, **options})
 
 
 def data_of(text, **options):
@@ -239,13 +239,6 @@ def test_folders_and_files_of_others_are_refused(found, tmp_path):
         search(llama(), TEXT, 128, out=tmp_path / "factors.json", **BUDGET)
     with untouched(tmp_path, "was not written by a search"):
         search(llama(), TEXT, 128, out=tmp_path / "mine.json", **BUDGET)
-
-
-def test_the_run_holds_the_losses_of_the_search(found, tmp_path):
-    found.save(tmp_path / "run")
-    stored = read_results(tmp_path / "run")
-    assert stored["kind"] == "search"
-    assert [row["tokens"] for row in stored["history"]] == sorted(row["tokens"] for row in stored["history"])
 
 
 def test_the_progress_says_the_first_and_the_best_loss_on_held_out_text(capsys, monkeypatch):

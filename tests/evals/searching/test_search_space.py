@@ -6,7 +6,6 @@ import math
 import pytest
 import torch
 from configurations import CONFIG
-from tiny import documents
 
 import ropescale
 from ropescale.engines import ENGINES
@@ -20,7 +19,6 @@ from ropescale.rope import Rope
 from ropescale.schedules import Yarn, specs
 
 ROPE = Rope(rotary_dim=64, theta=10000.0, original_length=256)
-FOUND = (3.41, 14.73, math.log(7.6), math.log(1.202))
 
 
 def by_hand(start, end, factor, rope=ROPE):
@@ -99,8 +97,6 @@ def test_where_the_numbers_come_from_is_no_field_of_the_schedule(tmp_path):
 
 
 # --- for an engine, and with the model's own table kept for short text ---
-
-TEXT, BUDGET = documents(12, 300), {"budget_tokens": 128 * 30}
 
 
 def shape(engine, config=CONFIG):

@@ -149,8 +149,7 @@ def test_every_measurement_is_a_run_that_report_shows(source, tmp_path):
     runs = sorted((tmp_path / "runs").iterdir())
     assert [run.name for run in runs] == [f"step-{step:06d}" for step in (0, 2, 4)]
     first = ropescale.evals.Result.load(runs[0])
-    own = "base"
-    assert (first.schedules, first.baseline) == (["yarn:factor=4, before", own], own)
+    assert (first.schedules, first.baseline) == (["yarn:factor=4, before", "base"], "base")
     assert "step-000002" in page(load(runs))
     assert ropescale.evals.Result.load(runs[-1]).rows[-1].ppl == callback.measured[4]["eval_ppl_256"]
 
@@ -175,13 +174,12 @@ UNUSED = [
     ({"check_every": 0}, "check_every 0"),
     ({"eval_documents": DOCUMENTS, "lengths": "64,256", "budget_tokens": 511}, "each document, which takes 512 tokens"),
     ({"eval_documents": ropescale.evals.TextSource([__file__]), "lengths": "1m"}, "the longest, .*test_callback.py"),
-    ({"factr": 8}, "unexpected keyword argument 'factr'"),
 ]
 
 
 @pytest.mark.parametrize(("options", "said"), UNUSED)
 def test_options_that_cannot_be_followed_are_refused(options, said, source, tmp_path):
-    with pytest.raises((DataError, TypeError), match=said):
+    with pytest.raises(DataError, match=said):
         training.trainer(training.loaded(source), tmp_path, ropescale.TrainingCallback(YARN, **options)).train()
 
 

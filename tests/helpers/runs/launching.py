@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,3 +64,22 @@ def launch(
         time.sleep(0.01)
     out, err = started.communicate(timeout=300)
     return subprocess.CompletedProcess(started.args, started.returncode, out, err)
+
+
+def launch_alike(
+    most: int, words: Sequence[object], out: Path, command: str = "eval"
+) -> list[subprocess.CompletedProcess[str]]:
+    """Launches one process, two, up to ``most``, into folders of ``out``; asserts that all write the same results."""
+    runs = [launch(number, *words, out / str(number), command=command) for number in range(1, most + 1)]
+    assert [run.returncode for run in runs] == [0] * most, runs[-1].stderr
+    first, *others = (results_in(out / str(number)) for number in range(1, most + 1))
+    assert all(each == first for each in others)
+    return runs
+
+
+def finished(words: Sequence[object], *folders: Path) -> None:
+    """Runs Python with these words, on one thread, with the modules in these folders; it must end without an error."""
+    env = environment(*folders, OMP_NUM_THREADS="1")
+    asked = [sys.executable, *map(str, words)]
+    done = subprocess.run(asked, env=env, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
