@@ -18,7 +18,6 @@ from ropescale.inspecting import inspect
 LINEAR4 = LLAMA | {"rope_scaling": {"type": "linear", "factor": 4.0}}
 PHI3 = plain("phi3", 128, 4, 131072, rope_scaling=PHI3_128K["rope_scaling"])
 VICUNA, QWEN3_40K = LINEAR4 | {"max_sequence_length": 16384}, plain("qwen3", 64, 4, 40960, head_dim=16)
-BAILING = plain("bailing_hybrid", 64, 4, 32768)
 COMMAND_R = plain("cohere", 64, 4, 8192, 8000000.0) | {"model_max_length": 131072}
 YARN4 = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
 DRAFT = LLAMA31 | {"max_position_embeddings": 2048, "architectures": ["LlamaForCausalLMEagle3"]}
@@ -42,7 +41,7 @@ FOUND = {
     "an original elsewhere": (DUAL_4K, 4096, DUAL_ORIGINAL, 40960, MAXIMUM),
     "an own key": (plain("gpt_neox", 64, 4, 2048) | {"seq_length": 2048}, 2048, MAXIMUM, 2048, MAXIMUM),
     "gpt-oss's own key": (LLAMA | {MAXIMUM: 131072, INITIAL: 4096}, 4096, INITIAL, 131072, MAXIMUM),
-    "transformers' name beside an own one": (BAILING, 32768, MAXIMUM, 32768, MAXIMUM),
+    "transformers' name beside an own one": (plain("bailing_hybrid", 64, 4, 32768), 32768, MAXIMUM, 32768, MAXIMUM),
     "a class default": ({"model_type": "llama"}, 2048, DEFAULT, 2048, DEFAULT),
     "gemma 3, whose maximum includes its factor": (GEMMA3, 32768, "its model card", 131072, MAXIMUM),
 }

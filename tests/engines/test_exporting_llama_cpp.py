@@ -88,9 +88,9 @@ def test_keys_that_the_makers_left_are_taken_back_by_ropescale_gguf_and_not_by_f
 def test_an_alpha_that_the_converter_folds_into_theta_is_replaced_in_a_folder_that_is_patched_first(tmp_path):
     folder, asked = _folder(HUNYUAN, tmp_path), {"replace_scaling": True}
     done = export(folder, "llama.cpp", "yarn:factor=2", **asked)
-    assert _as_asked(done) and done.commands[0].text.startswith(f"ropescale patch {folder} -o made-524288")
-    patch_checkpoint(folder, tmp_path / "made-524288", "yarn:factor=2", **asked)
-    assert export(tmp_path / "made-524288", "llama.cpp").commands[0].text.startswith("llama-server -m made-524288.gguf")
+    assert _as_asked(done) and done.commands[0].text.startswith(f"ropescale patch {folder} -o made-65536")
+    patch_checkpoint(folder, tmp_path / "made-65536", "yarn:factor=2", **asked)
+    assert export(tmp_path / "made-65536", "llama.cpp").commands[0].text.startswith("llama-server -m made-65536.gguf")
     assert [export(folder, engine).how for engine in ("llama.cpp", "transformers4")] == ["not known", "run"]
     assert _as_asked(export(folder, "vllm")) and not any("frequencies" in each for each in inspect(folder).warnings)
 

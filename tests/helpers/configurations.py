@@ -48,8 +48,7 @@ GEMMA3["rope_parameters"] = {
     "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
 }
 QWEN3 = plain("qwen3", 4096, 32, 40960, 1000000, head_dim=128, rope_scaling=None)
-ALPHA = {"type": "dynamic", "alpha": 1000.0, "factor": 1.0}
-HUNYUAN = plain("hunyuan_v1_dense", 1024, 8, 262144, head_dim=128, rope_scaling=ALPHA)
+HUNYUAN = plain("hunyuan_v1_dense", 64, 4, 32768, rope_scaling={"type": "dynamic", "alpha": 1e3, "factor": 1.0})
 DEEPSEEK_YARN = yarn(40, mscale=1.0, mscale_all_dim=1.0, type="yarn")
 DEEPSEEK_V3 = plain("deepseek_v3", 7168, 128, 163840, 10000, qk_rope_head_dim=64, rope_scaling=DEEPSEEK_YARN)
 MINISTRAL3 = {"model_type": "ministral3", "head_dim": 128, "max_position_embeddings": 262144}
