@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -79,6 +80,8 @@ def _adapter(folder: Path, weights: bool) -> Adapter:
     config = read_json(folder / ADAPTER)
     base = config.get("base_model_name_or_path")
     pinned = config.get("revision")
+    if re.search(r"[*+}]\)+[*+{]", str(config)):  # which PEFT would try on every module, for hours
+        raise CheckpointError(f"{folder / ADAPTER} has a pattern that repeats a repetition; list the modules instead")
     if not isinstance(base, str) or not 0 < len(base) <= _LONGEST:
         raise CheckpointError(f"{folder / ADAPTER} names no base model; write its folder into base_model_name_or_path")
     try:
@@ -122,10 +125,9 @@ def disagreement(adapter: Adapter) -> str | None:
 
 
 def _same(one: Frequencies, other: Frequencies) -> bool:
-    if len(one.inv_freq) != len(other.inv_freq):
-        return False
-    numbers = zip([*one.inv_freq, one.attention_scale], [*other.inv_freq, other.attention_scale])
-    return all(math.isclose(a, b, rel_tol=_RTOL) for a, b in numbers)
+    first = [*one.inv_freq, one.attention_scale]
+    second = [*other.inv_freq, other.attention_scale]
+    return len(first) == len(second) and all(math.isclose(a, b, rel_tol=_RTOL) for a, b in zip(first, second))
 
 
 _RTOL = 2e-6

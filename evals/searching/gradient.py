@@ -168,8 +168,7 @@ class Trials:
             loss, slope = self._evaluator.gradient(points[0], windows)
             return [loss], slope
 
-        sizes = [len(points), len(points[0]) if with_gradient else 0]
-        (losses, slope), is_new = self._kept.take(compute, sizes)
+        (losses, slope), is_new = self._kept.take(compute, [len(points), len(points[0]) if with_gradient else 0])
         tokens = len(points) * sum(len(window.ids) for window in windows)
         self.spent += tokens
         trials += [Trial(self.spent, point, loss) for point, loss in zip(points, losses, strict=True)]

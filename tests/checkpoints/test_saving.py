@@ -231,7 +231,7 @@ def adapter_once(source_once: Path, tmp_path_factory: pytest.TempPathFactory) ->
 def renamed(adapter: Path, folder: Path, base: Path) -> Path:
     """A copy of an adapter that names another base."""
     shutil.copytree(adapter, folder, ignore=shutil.ignore_patterns("base"))
-    edit(folder, "adapter_config.json", base_model_name_or_path=str(base))
+    edit(folder, "adapter_config.json", base_model_name_or_path=str(base), target_modules=r".*\.(q_proj|x\d{1,})$")
     return folder
 
 
@@ -283,6 +283,9 @@ def test_what_an_adapter_lacks_is_one_line(adapter_once, source, tmp_path, ran):
     assert "is a PEFT adapter; patch the base" in told and "base_model_name_or_path" in told
     moved = renamed(adapter_once, tmp_path / "moved", tmp_path / "gone")
     with pytest.raises(CheckpointError, match=r"the base of the adapter .*folder .*gone does not exist"):
+        ropescale.verify(moved)
+    edit(moved, "adapter_config.json", target_modules="(.*)*x$")
+    with pytest.raises(CheckpointError, match=r"adapter_config.json has a pattern that repeats a repetition; list the"):
         ropescale.verify(moved)
     moved = renamed(adapter_once, tmp_path / "empty", source)
     (moved / "adapter_model.safetensors").unlink()

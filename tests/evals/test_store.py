@@ -89,8 +89,7 @@ def test_a_batch_of_another_form_or_with_nan_or_infinity_is_not_taken_for_the_pa
     with opened(tmp_path) as store:
         assert not store.batches({"a": 1}, PLAN, per_token(nll=np.float64, same=np.bool_, ids=np.int32)).batches
         store.put(store.batches({"a": 2}, PLAN, FORM).key, 0, b"no arrays")
-    for number in (np.nan, np.inf):
-        put(tmp_path, {0: {**eights()[0], "nll": np.full(8, number, np.float32)}}, a=3)
+    put(tmp_path, {n: eights()[n] | {"nll": np.full(8, [np.nan, np.inf][n], np.float32)} for n in (0, 1)}, a=3)
     assert plain(kept(tmp_path, a=1)) == plain(eights(1)) and kept(tmp_path, a=2) == kept(tmp_path, a=3) == {}
 
 

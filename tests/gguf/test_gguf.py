@@ -356,8 +356,7 @@ def test_files_that_are_none_or_cut_off_anywhere_are_one_line(capsys):
     cuts += [bare[: bare.index(b"a text") + 5], bare.replace(struct.pack("<I", 64), struct.pack("<I", 2**20))]
     first, second = (struct.pack("<QsIQIQ", 1, b"b", 1, 1024, 0, at) for at in (64, 4160))
     apart = write_keys(Path("b.gguf"), tables={"a": [1.0] * 1024, "b": [1.0] * 1024}).read_bytes()
-    cuts += [apart[:-4096].replace(second, first)]  # a tensor in the place of another
-    cuts += [data[:16] + struct.pack("<Q", 2**17) + data[24:]]
+    cuts += [apart[:-4096].replace(second, first), data[:16] + struct.pack("<Q", 2**17) + data[24:]]
     for content in (b"not weights", *cuts):
         Path("cut.gguf").write_bytes(content)
         error = refused(capsys, "cut.gguf", *ask)

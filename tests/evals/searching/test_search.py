@@ -142,9 +142,8 @@ def test_from_an_answer_that_is_damaged_on_all_are_computed_again(found, folder,
     file.write_bytes(content[:at] + b"2" + content[at + 1 :])
     assert search(llama(), TEXT, 128, out=out, **BUDGET).search.checks == found.search.checks
     assert records_in(run) == whole
-    key = content[8:72].decode()
     for step in (b"hello", b"[" * 100_000, b"[[NaN], [0.1]]", b'[["x"], [0.1]]', b"[[2.8], [0.1]]", b"{}"):
-        Store(run / "resume").put(key, 3, step)  # as if a run had written it
+        Store(run / "resume").put(content[8:72].decode(), 3, step)  # as if a run had written it
         assert search(llama(), TEXT, 128, out=out, **BUDGET).search.checks == found.search.checks
     search(llama(), TEXT, 128, out=out, **BUDGET, seed=7)  # another search in the same place replaces its result
     with pytest.raises(CheckpointError, match="holds results of another model; choose another folder, or"):
