@@ -2,15 +2,13 @@
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import tiny
 import training
 import training_together
-from launching import environment
+from launching import finished
 
 import ropescale
 from ropescale.errors import VerificationError
@@ -35,12 +33,9 @@ def test_an_error_of_any_kind_is_a_problem_that_the_others_hear_of():
 @pytest.mark.parametrize("kind", ["data", "fsdp"])
 def test_two_processes_train_with_the_schedule_live_or_stop_with_the_same_line(tmp_path, kind):
     source = training.checkpoint(tmp_path / "source")
-    asked = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    trainings = Path(training_together.__file__).parent
-    words = [*asked, training_together.__file__, str(source), str(tmp_path), kind]
-    env = environment(trainings, trainings.parent, OMP_NUM_THREADS="1")
-    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-3000:]
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", 2]
+    script = Path(training_together.__file__)
+    finished([*launcher, script, source, tmp_path, kind], script.parent, script.parent.parent)
     one, two = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
     where = r"rank 1 of 2: model\.rotary_emb \(all layers\) does not have the intended table: it differs by 5.*"
     assert one["line"] == two["line"] and re.fullmatch(where, one["line"])

@@ -1,14 +1,12 @@
 """TRL's SFTTrainer, full and with an adapter: what it saves loads in stock transformers and PEFT with the schedule."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import peft
 import pytest
 import torch
 import training
-from launching import environment
+from launching import finished
 
 import ropescale
 
@@ -18,10 +16,7 @@ import ropescale
 @pytest.mark.parametrize("kind", ["full", "lora"])
 def test_sft_trainer_runs_with_nothing_but_the_callback_added(tmp_path, kind):
     source, script = training.checkpoint(tmp_path / "source"), Path(training.__file__).with_name("trl_training.py")
-    words, env = [sys.executable, script, source, tmp_path / "out", kind], {"OMP_NUM_THREADS": "1"}
-    env = environment(script.parent, script.parent.parent, **env)
-    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr[-3000:]
+    finished([script, source, tmp_path / "out", kind], script.parent, script.parent.parent)
     folder = tmp_path / "out" / "checkpoint-4"
     if kind == "full":
         assert training.weights(source).keys() == training.weights(folder).keys()
