@@ -59,7 +59,8 @@ def patch(
 
     Afterwards the float32 tables of the rotary modules equal, bit for bit, those that stock transformers builds from
     the saved configuration. ``model.config`` agrees, so ``save_pretrained`` writes a model that reloads with the same
-    tables. Weights are unchanged. Patching a patched model starts from the original.
+    tables. Weights are unchanged. Patching a patched model starts from the original. With tables that follow the
+    length, all that torch.compile has compiled in the process is compiled again at its next call.
 
     Args:
         model: a transformers model, also PEFT-wrapped or compiled.

@@ -300,6 +300,19 @@ def test_a_compiled_model_can_be_patched_and_reverted():
     assert torch.equal(plain, logits(compiled))
 
 
+@pytest.mark.usefixtures("_dynamo")
+def test_compiled_code_that_has_run_follows_the_tables_of_a_later_patch():
+    model = build()
+    rotary, states, positions = model.model.rotary_emb, torch.zeros(1), torch.arange(2 * TRAINED)[None]
+    compiled = torch.compile(lambda: rotary(states, position_ids=positions)[0], backend="eager")
+    plain = compiled().clone()
+    for spec in ("dynamic:factor=4", "dynamic-yarn"):
+        with ropescale.patch(model, spec):
+            assert not torch.equal(patched := compiled().clone(), plain)
+            assert torch.equal(patched, rotary(states, position_ids=positions)[0])
+        assert torch.equal(compiled(), plain)
+
+
 # ---------------------------------------------------------------------------------------------------------
 # Tables that follow the length
 
