@@ -17,11 +17,11 @@ from ...errors import DataError, RopescaleError, RunError
 from ...files import AnyPath
 from ...models import patching
 from ...models.rotary_modules import evaluating, quiet_transformers, text_config, unset, unwrapped, whole_config
-from ...planning.plan import Plan, is_as_is, plan_of_own
+from ...planning.plan import Plan, plan_of_own
 from ...request import Request
 from ...schedules.specs import ParsedSpec, Spec, is_same, parse, repeated, spelled_out
 from ..data.prompts import Prompt, Question, Scores, joined
-from ..facts import ModelFacts
+from ..facts import TRUNCATION, ModelFacts
 from ..progress import Notes
 from ..scoring.batches import Arrays, Batch, ScoresBatches
 from ..scoring.executor import Executor
@@ -313,7 +313,7 @@ class LoadedModel(Backend):
         for variant in (self._as_is, *given, base):
             if any(is_same(variant.asked, each.asked) for each in found):
                 continue
-            if any(variant.label == each.label for each in found):
+            if variant.label in [TRUNCATION, *(each.label for each in found)]:
                 raise DataError(f"two different schedules are both called {variant.label!r}; give them different names")
             found.append(variant)
         for repeat in repeated([variant.asked for variant in given]):
@@ -328,7 +328,7 @@ class LoadedModel(Backend):
     def _variant(self, schedule: object, schedules: Schedules) -> Variant:
         """Returns the model under a schedule, whose plan is made once: before the model was loaded, or here."""
         spec = parse(schedule)
-        if is_as_is(spec):
+        if is_same(spec, UNCHANGED):
             return self._as_is
         request = Request.of(spec, **schedules.patching)
         plan = schedules.plans.get(spelled_out(spec)) or self._plans.get(str(request))

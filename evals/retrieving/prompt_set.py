@@ -213,6 +213,7 @@ def _from_file(
     taken = Counter[tuple[str, int]]()
     new_tokens = Counter[str]()
     longest = 0
+    known = set()
     for row in rows:
         if len(encoder.first(row.prompt.encode(), lengths[-1] + 1)) > lengths[-1]:  # before all of it is read
             longest = max(longest, lengths[-1] + 1)
@@ -221,11 +222,15 @@ def _from_file(
         prompt = _prompt_of(row, encoder, bos, options)
         longest = max(longest, prompt.needed)
         length = next((length for length in lengths if prompt.needed <= length), None)
+        key = row.task + prompts_sha256([prompt])
         if length is None:
             skipped["too_long"] += 1
+        elif key in known:
+            skipped["duplicates"] += 1
         elif taken[row.task, length] == options.max_prompts:
             skipped["over_max_prompts"] += 1
         else:
+            known.add(key)
             taken[row.task, length] += 1
             made[length].append(prompt)
             new_tokens[row.task] = max(prompt.new_tokens, new_tokens[row.task])

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
 from ...errors import DataError
 from ...files import sha256
 from ...request import RequestOptions
@@ -347,6 +349,10 @@ class Corpus:
             limits = Limits(longest.scored + 1, max(longest.scored + 1, options.min_tokens), windows=1)
         cutter = Cutter(limits, encoder)
         cuts = cutter.cuts(sources, options.max_docs)
+        windows = [window for cut in cuts for window in cut.windows]
+        fed = [sha256(np.array(each.ids[: self._stops[self.lengths[-1]]]).tobytes()) for each in windows]
+        first = sorted(np.unique(fed, return_index=True)[1])  # texts may differ only after the fed tokens
+        cutter.skipped["duplicates"] += len(windows) - len(first)
         reasons = {"without_assistant": len(silent), "duplicates": cutter.skipped["duplicates"]}
         self.skipped = {name: cutter.skipped[name] for name in ("too_short", "empty")}
         self.skipped |= {reason: number for reason, number in reasons.items() if number}
@@ -355,8 +361,8 @@ class Corpus:
                 check_scored(silent, self._stops)
             instead = "a smaller min_tokens" if limits.needed == options.min_tokens else "shorter lengths"
             raise data_documents.too_short(cutter.longest, limits.needed, instead)
-        self.documents = [window for cut in cuts for window in cut.windows]
-        self.windows = [len(cut.windows) for cut in cuts]
+        self.documents = [windows[number] for number in first]
+        self.windows = windows_by_document([len(cut.windows) for cut in cuts], first)
         if options.stride is not None:
             most = max(self.documents, key=lambda each: len(each.ids))
             if len(most.ids) < longest.stop:  # no document reaches the longest length

@@ -326,15 +326,17 @@ def test_documents_that_are_left_out_are_counted_and_the_longest_is_named(stride
         options = PerplexityOptions(stride=stride, windows=None if stride else 1, **options)
         return Corpus(texts_of(ids)[0], [length], None, "no", options)
 
-    ids = [[1] * 5, [], [2] * 3, [1] * 6, [1] * 5, [1] * 7]
+    ids = [[1] * 5, [], [2] * 3, [3] * 6, [1] * 5, [4] * 7]
     found = corpus(ids, 5, min_tokens=5)
     assert [len(document.ids) for document in found.documents] == [5, 6, 7]
     assert found.skipped == {"too_short": 1, "empty": 1, "duplicates": 1}
     found = corpus(ids, 5, min_tokens=5, max_docs=2)
     assert [len(document.ids) for document in found.documents] == [5, 6]
     assert found.skipped == {"too_short": 1, "empty": 1}
-    found = corpus([ids[3], ids[3], [3] * 6], 5, max_docs=2)  # the same again does not count towards max_docs
-    assert [document.ids[0] for document in found.documents] == [1, 3] and found.skipped["duplicates"] == 1
+    found = corpus([ids[3], ids[3], [5] * 6], 5, max_docs=2)  # the same again does not count towards max_docs
+    assert [document.ids[0] for document in found.documents] == [3, 5] and found.skipped["duplicates"] == 1
+    found = corpus([[1, 2, 3, 4, 5, 6, last] for last in range(3)], 5)  # equal up to the fed tokens
+    assert (len(found.windows), found.skipped.get("duplicates")) == ((3, None) if stride else (1, 2))
     with pytest.raises(DataError, match=r"2,048 tokens.*document 1, has 1,200: use shorter lengths, longer"):
         corpus([[1] * 5, [1] * 1200], 2048)
     with pytest.raises(DataError, match=r"no document has the 9 tokens needed.*use a smaller min_tokens, longer"):

@@ -109,7 +109,7 @@ def test_intervals_over_few_documents_say_how_often_they_hold(repository):
 
 
 def test_a_few_documents_of_too_few_windows_have_no_interval_and_copies_are_one_document():
-    ids = [*documents(3, 40), documents(1, 130)[0]]
+    ids = [*documents(3, 40), documents(1, 130, seed=7)[0]]
     few, more = perplexity(llama(), ids[1:], [32]), perplexity(llama(), [*ids, documents(1, 70, seed=5)[0]], [32])
     assert (few.data["windows"], few.rows[0].interval) == (6, None)
     assert "no interval: it needs 5 documents, or one document of 8 windows" in few.protocol_line()

@@ -141,10 +141,10 @@ def test_what_is_generated_counts_in_the_length_and_bos_takes_the_place_of_the_l
 
 def test_each_prompt_is_asked_at_the_smallest_length_that_holds_it_and_the_others_are_counted():
     rows = [{"input": "x" * size, "outputs": "abc", "task": task} for size in (20, 80, 90, 300) for task in "ab"]
-    found = prompts_of(rows, [64, 128], new_tokens=8, max_prompts=1)
+    found = prompts_of([*rows[:1], *rows], [64, 128], new_tokens=8, max_prompts=1)
     asked = {length: [(each.task, len(each.generation.ids)) for each in made] for length, made in found.prompts.items()}
     assert asked == {64: [("a", 21), ("b", 21)], 128: [("a", 81), ("b", 81)]}
-    assert found.skipped == {"too_long": 2, "over_max_prompts": 2}
+    assert found.skipped == {"too_long": 2, "over_max_prompts": 2, "duplicates": 1}
 
 
 GENERATED = [
@@ -244,8 +244,9 @@ def test_the_scores_of_a_model_that_copies_are_the_known_ones(codes):
 
 def test_a_mean_over_tasks_weighs_each_alike_and_has_the_interval_of_its_variance():
     """Two prompts of one task and six of another: 2^2 / (1/2 + 1/6) = 6 answers' worth."""
-    rows = [row("amber", "48213", 1, task="few")] * 2 + [row("onyx", "90417", 6, task="many")] * 6
-    (one, *parts) = retrieval(lookup_llama(), [1024], tokenizer=byte_tokenizer(), prompts=rows, new_tokens=8).rows
+    rows = [row("amber", "48213", 1, task="few", max_new_tokens=8 + number) for number in range(2)]
+    rows += [row("onyx", "90417", 6, task="many", max_new_tokens=8 + number) for number in range(6)]
+    (one, *parts) = retrieval(lookup_llama(), [1024], tokenizer=byte_tokenizer(), prompts=rows).rows
     assert [(each.task, each.accuracy) for each in parts] == [("few", 1.0), ("many", 0.0)] and one.accuracy == 0.5
     z = 1.959963984540054
     half = z * math.sqrt(0.25 / 6 + z * z / 144) / (1 + z * z / 6)
@@ -253,7 +254,7 @@ def test_a_mean_over_tasks_weighs_each_alike_and_has_the_interval_of_its_varianc
 
 
 def test_the_intervals_of_changes_hold_for_the_schedules_of_a_length_together():
-    rows = [row("amber", "48213", 1, task=task) for task in ("one", "two") for _ in range(6)]
+    rows = [row("amber", f"4821{number}", 1, task=task) for task in ("one", "two") for number in range(6)]
     model, schedules = lookup_llama(), ["linear:factor=4", "linear:factor=2"]
     found = retrieval(model, [1024], schedules, tokenizer=byte_tokenizer(), prompts=rows, new_tokens=8)
     assert [(each.prompts, each.comparisons) for each in found.paired] == 2 * [(12, 2)]

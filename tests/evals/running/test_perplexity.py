@@ -156,6 +156,10 @@ def test_what_cannot_be_measured_is_refused_before_the_first_forward(monkeypatch
         perplexity(model, [[1] * 40, [1] * 7 + [61] * 40], [32])
     with pytest.raises(ScheduleError, match="did you mean 'yarn'"):
         perplexity(model, documents(1, 130), [64], ["yran:factor=2"])
+    for name in ("as-is", "truncation"):
+        own = type(name, (), {"__call__": lambda _, *given: Yarn(factor=2)(*given)})()
+        with pytest.raises(DataError, match=f"two different schedules are both called '{name}'; give them diff"):
+            perplexity(model, documents(1, 130), [64], [own])
     for option in ("batch_tokens", "logits_bytes", "max_docs"):
         with pytest.raises(DataError, match=f"{option} must be 1 or more"):
             perplexity(model, documents(1, 130), [64], **{option: 0})
