@@ -29,7 +29,7 @@ from ..configs.section import LARGEST
 from ..engines.transformers4 import is_met
 from ..errors import ConfigError, DataError, RopescaleError, ScheduleError, VerificationError
 from ..files import Data, Json
-from ..lengths import parse_length
+from ..lengths import parse_lengths
 from ..models.patching import configuration_before, installed
 from ..models.rotary_modules import (
     build_stock,
@@ -122,7 +122,7 @@ def examine(
         like: the folder or Hub id of a checkpoint whose frequencies the model should have.
         generate: also load the weights, and compare cached decoding with full forward passes. A difference is a
             problem if the frequencies are constant, and a warning if they change with the length.
-        lengths: the lengths to compare at, in tokens or as ``"4k"``; see :func:`ropescale.verifying.decoding.compare`.
+        lengths: lengths to compare at, in tokens or as ``"2k,4k"``; see :func:`ropescale.verifying.decoding.compare`.
         revision: branch, tag or commit of a Hub id.
         trust_remote_code: run the checkpoint's own code if transformers needs it.
         dtype, device: the dtype and the device of the loaded weights.
@@ -135,7 +135,7 @@ def examine(
     loading: Data = {"dtype": dtype, "device": device}
     if not generate:
         _refuse({"length": lengths, **loading}, "applies to generation; add generate, or leave it out")
-    wanted = [parse_length(length) for length in lengths]
+    wanted = parse_lengths(lengths) if len(lengths) else []
     if not isinstance(model, (str, Path)):
         in_memory = "applies to a checkpoint, and this model is already loaded; leave it out"
         _refuse({**loading, "revision": revision}, in_memory)

@@ -231,6 +231,11 @@ def test_settings_of_generation_do_not_interfere():
     assert {stretch.verdict for stretch in compare(model, TRAINED, 256)} == {EQUAL}
 
 
+def test_lengths_are_read_from_one_text():
+    found = ropescale.verify(build(), generate=True, lengths="64")
+    assert found.generation == ropescale.verify(build(), generate=True, lengths=[64]).generation
+
+
 def test_the_cost_is_said_and_the_extended_length_left_out_where_it_takes_long(monkeypatch):
     said: list[str] = []
     found = compare(build(), TRAINED, 256, say=said.append)
