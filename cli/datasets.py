@@ -1,7 +1,5 @@
 """``ropescale datasets``: the texts that ``--data`` takes by a short name."""
 
-from __future__ import annotations
-
 from ..output.formatting import grid
 from .options import sectioned_command, show
 

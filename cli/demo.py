@@ -1,7 +1,5 @@
 """``ropescale demo``: patches, verifies and measures the bundled model."""
 
-from __future__ import annotations
-
 import json
 
 import click

@@ -1,7 +1,5 @@
 """``ropescale eval MODEL --data SRC --lengths ...``: measures perplexity against length for several schedules."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from inspect import signature
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``ropescale keys MODEL --data SRC -o keys.json``: finds tokens that need long context with a fixed key model."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """``ropescale``: the command group, and the translation of errors into a line and an exit code."""
 
-from __future__ import annotations
-
 import difflib
 import io
 import re

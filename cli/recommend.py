@@ -1,7 +1,5 @@
 """``ropescale recommend MODEL --target-length N --data SRC``: recommends a schedule for a model and a text."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

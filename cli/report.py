@@ -1,7 +1,5 @@
 """``ropescale report RUN... -o report.html``: compares many runs in one self-contained page."""
 
-from __future__ import annotations
-
 import click
 
 from .options import Place, option, out_option, say, sectioned_command, show

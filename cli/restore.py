@@ -1,7 +1,5 @@
 """``ropescale restore DIR``: undoes ``ropescale patch --in-place``."""
 
-from __future__ import annotations
-
 import click
 
 from ..output.formatting import visible

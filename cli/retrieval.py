@@ -1,7 +1,5 @@
 """``ropescale retrieval MODEL --lengths ...``: measures retrieval under several schedules."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from click import Choice, IntRange

@@ -1,7 +1,5 @@
 """``ropescale search MODEL --target-length N --data SRC -o factors.json``: learns a schedule with frozen weights."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The facts of every run: the labels of what is always measured, the model, the data, the tables, and the passes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NotRequired

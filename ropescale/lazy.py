@@ -1,7 +1,5 @@
 """Imports public names of a package on first use (PEP 562), so that importing the package stays fast."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Collection, Mapping
 from importlib import import_module

@@ -1,7 +1,5 @@
 """Parses lengths with units: ``4096``, ``4k``, ``128k``, ``1m``, where k is 1024 and m is 1024 * 1024."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """The rotary geometry of a model: pairs, theta, trained length."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field

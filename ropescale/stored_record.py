@@ -4,8 +4,6 @@ Only :func:`ropescale.record.read_record` imports this module, and only for an e
 importing pydantic takes longer than a patch.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat

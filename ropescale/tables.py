@@ -1,7 +1,5 @@
 """The frequencies of a model: ``frequencies(model, schedule)``."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Unpack

@@ -1,8 +1,6 @@
 """Scoring by engines over HTTP. An engine is a module beside this one, with its class as ``ENGINE``, and a line of the
 registry."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence

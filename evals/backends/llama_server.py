@@ -4,8 +4,6 @@ before it, in a request of its own, and its raw log-probability is returned with
 Compared with stock transformers in float32; see docs/llama.cpp.md.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 

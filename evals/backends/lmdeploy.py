@@ -1,8 +1,6 @@
 """LMDeploy's PyTorch engine, which returns the log-probabilities of a prompt with ``--logprobs-mode raw_logprobs``.
 Written from the source code of LMDeploy 0.18.0, and not run."""
 
-from __future__ import annotations
-
 from .client import Call
 from .engines import Asked, Body, Generating
 from .sglang import SGLang

@@ -1,7 +1,5 @@
 """SGLang, which returns the log-probabilities of a prompt. Written from its source code, and not run."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Annotated, ClassVar
 

@@ -1,8 +1,6 @@
 """vLLM, which returns the log-probabilities of a prompt. Its scores were compared with stock transformers (float32,
 vLLM 0.32.0)."""
 
-from __future__ import annotations
-
 import re
 import uuid
 from collections.abc import Iterable, Sequence

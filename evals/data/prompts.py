@@ -5,8 +5,6 @@ RULER (Hsieh et al. 2024, arXiv:2404.06654) writes one file of JSON lines per ta
 ``question`` and ``answer_prefix``.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

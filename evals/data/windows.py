@@ -10,8 +10,6 @@ tokenized completely and cut from its start. In a longer text, windows start at 
 start of the next line. They are tokenized separately, so that little more text is tokenized than measured.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise

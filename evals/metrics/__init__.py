@@ -3,8 +3,6 @@
 Tables, results.json, results.csv, pictures and the page show metrics in this order.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import Any
 

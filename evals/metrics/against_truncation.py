@@ -4,8 +4,6 @@ The alternative to extending the context is to truncate a long text to its end. 
 better than truncation, on the tokens with more context than the trained length.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

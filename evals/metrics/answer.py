@@ -1,7 +1,5 @@
 """The conclusions of a run in at most three sentences, each based on a stored interval."""
 
-from __future__ import annotations
-
 import math
 
 from ..facts import AS_IS, TRUNCATION

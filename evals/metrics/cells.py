@@ -1,7 +1,5 @@
 """Formats numbers and intervals for tables."""
 
-from __future__ import annotations
-
 import csv
 import io
 import math

@@ -6,8 +6,6 @@ the trained window, and a model that looks further back can copy from it. A phra
 repeat.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The change in loss of every schedule against the baseline on the same tokens, and the cost at short lengths."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ schedule against truncation at the longest length, on all tokens past the traine
 Two models on the same tokens, and requirements such as ``yarn:factor=8 cost<=0.05 at 4k``, are judged by the same rule.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable

@@ -9,8 +9,6 @@ A model that is too large for one process is sharded by transformers (``tp``). I
 batch together.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterator, Mapping

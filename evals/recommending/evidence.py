@@ -1,7 +1,5 @@
 """The measurements behind a recommendation, and the rows of its tables."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -11,8 +11,6 @@ the race's and the held-out text; then the decision's intervals hold for every p
 the simplest schedule that is shown to be good enough, and the schedules that may be better.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

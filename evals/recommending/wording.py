@@ -3,8 +3,6 @@
 All figures are perplexities and their relative changes; the rows contain the losses in nats.
 """
 
-from __future__ import annotations
-
 import math
 
 from ..facts import AS_IS, TRUNCATION

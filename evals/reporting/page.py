@@ -3,8 +3,6 @@
 It needs no network, and a few lines of JavaScript only for its switches. Its tables are those of REPORT.md.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import date

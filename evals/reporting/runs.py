@@ -1,7 +1,5 @@
 """Reads the folders of runs."""
 
-from __future__ import annotations
-
 import itertools
 import os
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """What ``ropescale report`` prints: the comparison of models, each run's sentences, and what a run does not show."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from ...errors import DataError

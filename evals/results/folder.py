@@ -6,8 +6,6 @@ Foreign files with the same names, and edited files, are renamed to ``NAME~``, w
 of a different text or model, or replacing results by fewer results, requires ``force``.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import tempfile

@@ -8,8 +8,6 @@ its own pass, with tables frozen at that length even if a document's last window
 All passes are planned before the first one runs: schedule -> tables at each length -> :class:`Job` -> batches.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial

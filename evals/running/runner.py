@@ -5,8 +5,6 @@ one per :class:`Job`. The runner finds finished batches, distributes the remaini
 merges the batches of all processes.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, nullcontext, suppress

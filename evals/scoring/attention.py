@@ -1,7 +1,5 @@
 """Attention without a mask of all positions, where transformers' sdpa would build one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial

@@ -11,8 +11,6 @@ and the activations of the last blocks or of one, are in memory. The loss of the
 rows, so the full logits are never in memory.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Sequence

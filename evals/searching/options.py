@@ -1,7 +1,5 @@
 """The options of a search, checked before any text is read, and the keywords of :func:`ropescale.evals.search`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

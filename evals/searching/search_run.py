@@ -1,7 +1,5 @@
 """Learns a schedule with frozen weights, and compares it with baselines on the same windows."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace

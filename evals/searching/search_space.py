@@ -13,8 +13,6 @@ The parameters of all changed layer types form one vector. For an engine, the sp
 engine computes exactly.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

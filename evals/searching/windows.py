@@ -6,8 +6,6 @@ window shares text with the windows that the search learns from. If there is onl
 held out. If there are enough documents, some are not used to choose the schedule: their first windows judge the result.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Verifies that the schedule is live in every training process, and that saved weights are finite."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Callable, Sequence

@@ -6,8 +6,6 @@ can be restored, no other file was changed, and every copy is known to be ropesc
 of originals and replacements, so that a file that somebody changed later is not overwritten.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

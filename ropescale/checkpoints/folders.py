@@ -8,8 +8,6 @@ checkpoint lists its files. A weight file is recognised without being read: a ha
 its target, a copy by its size and modification time. Any other file is recognised by its SHA-256.
 """
 
-from __future__ import annotations
-
 import fnmatch
 import logging
 import os

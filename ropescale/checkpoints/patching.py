@@ -3,8 +3,6 @@
 No weights are read. Stock engines load the result without ropescale.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 from collections import Counter

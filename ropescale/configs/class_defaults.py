@@ -32,8 +32,6 @@ multimodal wrapper, null for a model without rotary embeddings that ``rope_param
 All but the first four are measured: the generator builds the class with a key, and records the effect.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

@@ -3,8 +3,6 @@
 They are written by hand; the defaults of transformers' configuration classes are generated (:mod:`.class_defaults`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

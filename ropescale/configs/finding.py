@@ -1,7 +1,5 @@
 """Finds the language model's section of a ``config.json``, the lengths that it states, and what drafts its tokens."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Reads rope parameters, and completes them as the configuration classes of transformers 5 do."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Mapping
 

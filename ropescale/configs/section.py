@@ -1,7 +1,5 @@
 """The language model's part of a configuration, with the defaults of its class."""
 
-from __future__ import annotations
-
 import numbers
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ Each module lists the differences between the requested schedule and what its en
 ``ropescale patch``, the model card and the table of ``ropescale export`` are derived from these lists.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from importlib import import_module
 

@@ -1,7 +1,5 @@
 """The fields of a schedule that an engine does not honour, the commands that serve it, and what to do instead."""
 
-from __future__ import annotations
-
 import math
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping

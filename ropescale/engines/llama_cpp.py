@@ -1,7 +1,5 @@
 """llama.cpp, which receives a schedule through its converter, its options, or ``ropescale gguf``."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterator, Mapping

@@ -5,8 +5,6 @@ support only a theta. The factory ignores the attention factor: for yarn it comp
 for per-pair factors from the lengths. :func:`_own_keys` chooses these so that mlx-lm computes the requested factor.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace

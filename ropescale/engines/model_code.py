@@ -8,8 +8,6 @@ rotary layer) and ``whole theta`` (the code passes only the integer part of thet
 which the model files ask differ from transformers', as in ``mlx_lm.json``.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping

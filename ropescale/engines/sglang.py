@@ -1,7 +1,5 @@
 """SGLang, which computes a table when the engine starts, in rotary layers derived from those of vLLM."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from typing import ClassVar

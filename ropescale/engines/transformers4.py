@@ -1,7 +1,5 @@
 """transformers 4, which reads ``rope_theta`` and ``rope_scaling``, but not ``rope_parameters``."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 
 from ..configs import class_defaults

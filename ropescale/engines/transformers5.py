@@ -1,7 +1,5 @@
 """transformers 5, which ``ropescale verify`` runs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from ..configs.class_defaults import ALL_LAYERS

@@ -1,7 +1,5 @@
 """vLLM, which computes a table once, when the engine starts."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from itertools import chain
@@ -22,13 +20,15 @@ _SERVED = {
     **dict.fromkeys("llama qwen3 mistral gemma3_text olmo olmo2 gpt_neox".split(), _KINDS),
     "phi3": {"default", "longrope"},
 }
-_RUN = dict.fromkeys(
-    (
-        "cohere2_moe ernie4_5_moe gemma2 gemma3_text glm4 granite llama mistral mixtral phi3 qwen2 qwen2_vl_text "
-        "qwen3 qwen3_vl_text"
-    ).split(),
-    EVERY,
-)
+_RUN = {
+    **dict.fromkeys(
+        (
+            "cohere2_moe ernie4_5_moe gemma2 gemma3_text glm4 granite llama mistral mixtral phi3 qwen2 qwen2_vl_text "
+            "qwen3 qwen3_vl_text"
+        ).split(),
+        EVERY,
+    )
+}
 """Types whose rope parameters tests pass to the rotary layer."""
 
 _PLAIN = {("deepseek_v4", "main"), ("dots3_note", "sliding_attention"), ("dots3_note_text", "sliding_attention")}

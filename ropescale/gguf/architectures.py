@@ -4,8 +4,6 @@ The lists were read from the source that llama-cpp-python 0.3.36 builds (llama.c
 them with that source.
 """
 
-from __future__ import annotations
-
 SOURCE = "the llama.cpp of llama-cpp-python 0.3.36"
 
 NO_ROPE = frozenset(

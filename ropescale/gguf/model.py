@@ -1,7 +1,5 @@
 """Reads the model in a GGUF file, and translates its keys into a configuration."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ any other checkpoint. The architecture decides whether the result is written as 
 are copied without being decoded.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Finds the form of a schedule in a GGUF file: a theta, a formula of llama.cpp, or one factor per pair."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """A model's rotary geometry before and after schedules: numbers, warnings, plots."""
 
-from __future__ import annotations
-
 from .geometry import Geometry, Pair
 from .inspection import Inspection, Inspections, compare, inspect, traps
 

@@ -1,7 +1,5 @@
 """The rotary geometry of a layer type, pair by pair, before and after a schedule."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import asdict, dataclass, replace
 

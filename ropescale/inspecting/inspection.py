@@ -1,7 +1,5 @@
 """Inspects a checkpoint: its geometry per layer type, the effect of schedules, and pitfalls in its files."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path

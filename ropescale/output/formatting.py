@@ -1,7 +1,5 @@
 """Formats text for users: tables, numbers, values in messages; escapes foreign text."""
 
-from __future__ import annotations
-
 import difflib
 import math
 import os

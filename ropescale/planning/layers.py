@@ -3,8 +3,6 @@
 Every table is computed only once.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace

@@ -3,8 +3,6 @@
 Patching in memory, on disk and in GGUF files starts with a plan; planning changes nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial

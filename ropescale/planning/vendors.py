@@ -1,7 +1,5 @@
 """The fields of a vendor's scaling, which a schedule that replaces the scaling keeps if it has them."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Collection, Iterator, Mapping

@@ -4,8 +4,6 @@ To add a schedule, define a class in a file of this folder, import it here, and 
 test case.
 """
 
-from __future__ import annotations
-
 # isort: off
 # The order of these imports is the order of `names()` and of the table in docs/schedules.md.
 from .as_is import AsIs as AsIs, from_rope_parameters as from_rope_parameters

@@ -1,7 +1,5 @@
 """A checkpoint's own rope parameters, interpreted as in transformers 5 (modeling_rope_utils.py)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, ClassVar, Self

@@ -4,8 +4,6 @@ A schedule is any callable ``(rope, length) -> Frequencies``. Built-in schedules
 dataclasses whose fields are the parameters. Users' own schedules need no base class and no registration.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re

@@ -10,8 +10,6 @@
   fine-tuning", https://www.reddit.com/r/LocalLLaMA/comments/14mrgpr/; Peng et al. 2023, arXiv:2309.00071, section 3.3.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

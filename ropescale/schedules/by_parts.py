@@ -5,8 +5,6 @@
 * ``dynamic-yarn``: the same paper, section 3.3 (code: jquesnelle/yarn, scaled_rope).
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 

@@ -6,8 +6,6 @@
 * ``cope``: Li et al. 2026, "CoPE: Clipped RoPE as A Scalable Free Lunch for Long Context LLMs", arXiv:2602.05258.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 

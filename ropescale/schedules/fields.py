@@ -1,7 +1,5 @@
 """Reads and checks the fields of built-in schedules and of users' own."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import inspect

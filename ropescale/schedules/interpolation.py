@@ -5,8 +5,6 @@
   arXiv:2306.15595; proposed independently by kaiokendev (https://kaiokendev.github.io/til).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from ..files import Json

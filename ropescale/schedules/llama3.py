@@ -1,8 +1,6 @@
 """Llama 3.1's scaling: Grattafiori et al. 2024, "The Llama 3 Herd of Models", arXiv:2407.21783 (code:
 meta-llama/llama-models, models/llama3/model.py, apply_scaling)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from ..files import Json

@@ -1,8 +1,6 @@
 """Resonance RoPE: Wang et al. 2024, "Resonance RoPE: Improving Context Length Generalization of Large Language
 Models", arXiv:2403.00071."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self

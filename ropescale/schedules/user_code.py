@@ -1,7 +1,5 @@
 """Loads users' schedules: Python code (``path/to/file.py::Class``, ``package.module::Class``) or saved JSON."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import os
