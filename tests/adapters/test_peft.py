@@ -22,8 +22,7 @@ def test_a_patch_goes_through_the_adapter_and_comes_out_bit_for_bit():
         patched = model(ids).logits
         assert not torch.allclose(patched, before)
         assert ropescale.verify(model).live
-        merged = model.merge_and_unload().eval()
-        assert torch.allclose(merged(ids).logits, patched, atol=1e-4)
+        assert torch.allclose(model.merge_and_unload().eval()(ids).logits, patched, atol=1e-4)
     model = with_adapter()
     assert torch.equal(model(ids).logits, before)
 

@@ -57,9 +57,8 @@ YARN = ["--schedule", "yarn:factor=4"]
 
 
 def logits(model: torch.nn.Module, length: int = 150) -> torch.Tensor:
-    ids = torch.arange(length)[None] * 7 % tiny.VOCABULARY
     with torch.no_grad():
-        return model(input_ids=ids).logits
+        return model(input_ids=torch.arange(length)[None] * 7 % tiny.VOCABULARY).logits
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -489,8 +488,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 def hub(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The cache of someone who downloaded ``org/name`` and then lost the network."""
     cache = tmp_path / "home" / "hub"
-    repository = write_files(cache / "models--org--name", {"refs/main": COMMIT})
-    as_cached(source, repository, COMMIT)
+    as_cached(source, write_files(cache / "models--org--name", {"refs/main": COMMIT}), COMMIT)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     return cache

@@ -130,8 +130,7 @@ def test_what_was_trained_and_changed_since_is_saved_and_stock_transformers_read
 
 def test_a_model_that_was_loaded_with_its_schedule_keeps_the_record(source, tmp_path):
     ropescale.patch_checkpoint(source, tmp_path / "patched", "yarn:factor=4")
-    model = loaded(tmp_path / "patched")
-    ropescale.save(model, tmp_path / "saved")
+    ropescale.save(loaded(tmp_path / "patched"), tmp_path / "saved")
     assert contents(tmp_path / "saved") == contents(tmp_path / "patched")
 
 

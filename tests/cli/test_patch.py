@@ -84,8 +84,7 @@ def test_a_schedule_of_ones_own_takes_the_per_pair_route(patch, monkeypatch):
     found = rows(patch("--schedule", "mine.py::Half", "--set", "factor=4").out)
     assert found["schedule"] == "Half:factor=4"
     assert found["route"] == "one factor per pair (32 pairs, rope_type longrope)"
-    factors = config()["rope_parameters"]["long_factor"]
-    assert factors == pytest.approx([1.0] * 16 + [4.0] * 16)
+    assert config()["rope_parameters"]["long_factor"] == pytest.approx([1.0] * 16 + [4.0] * 16)
 
 
 def test_a_dry_run_says_the_same_and_writes_nothing(patch, ran):
@@ -133,8 +132,7 @@ def test_patching_again_says_what_is_undone(patch, ran):
     assert rows(captured.out)["length"] == "256 -> 512 tokens (x 2)"
     said = ran("patch", "out", "-o", "top", "--schedule", "linear:factor=2", "--on-top").err
     assert "before (yarn:factor=4); the new schedule goes on top" in said
-    summary = rows(patch("--schedule", "linear:factor=2", out="fresh").out)
-    assert summary["max_position_embeddings"] == "256"
+    assert rows(patch("--schedule", "linear:factor=2", out="fresh").out)["max_position_embeddings"] == "256"
     assert config("again") == config("fresh")
 
 

@@ -163,8 +163,7 @@ def test_an_odd_rotary_dim_has_a_pair_for_the_last_coordinate_alone(schedule, tm
     found = ropescale.frequencies(source, SCHEDULES[schedule])["full_attention"]
     ropescale.patch_checkpoint(source, tmp_path / "target", SCHEDULES[schedule])
     with quiet():
-        model = build(tmp_path / "target")
-    module = dict(rotary_modules(model))["model.rotary_emb"]
+        module = dict(rotary_modules(build(tmp_path / "target")))["model.rotary_emb"]
     assert tables_of(module)["full_attention"][0].tolist() == pytest.approx(list(found.inv_freq), rel=2e-6)
     assert len(found.inv_freq) == 3
     if schedule == "linear":

@@ -50,8 +50,7 @@ FOUND = {
 @pytest.mark.parametrize("name", FOUND)
 def test_inspect_shows_the_lengths_and_where_they_come_from(name, tmp_path, ran):
     config, trained, trained_key, served, served_key = FOUND[name]
-    limit = {"tokenizer_config.json": '{"model_max_length": 777}'}
-    folder = write_checkpoint(tmp_path, config, limit)
+    folder = write_checkpoint(tmp_path, config, {"tokenizer_config.json": '{"model_max_length": 777}'})
     for schedule in ([], ["--schedule", "yarn:factor=2"]):
         lengths = json.loads(ran("inspect", folder, "--json", *schedule).out)["lengths"]
         assert lengths["trained"] == {"tokens": trained, "from": trained_key}
@@ -96,8 +95,7 @@ def test_patch_asks_only_where_two_readings_differ(config, options, wanted, tmp_
         with pytest.raises(ConfigError, match=ASKS):
             ropescale.patch_checkpoint(folder, None, schedule, dry_run=True, **given)
         return
-    done = ropescale.patch_checkpoint(folder, tmp_path / "P", schedule, **given)
-    assert done.plan.length == wanted
+    assert ropescale.patch_checkpoint(folder, tmp_path / "P", schedule, **given).plan.length == wanted
     written = json.loads((tmp_path / "P/config.json").read_text())
     for key in written.keys() & {"model_max_length", "max_sequence_length"}:
         assert written[key] == written[MAXIMUM]
@@ -255,8 +253,7 @@ def test_a_dangling_configuration_is_named_with_its_target(tmp_path, refused):
 
 
 def test_of_a_key_that_stands_twice_the_last_value_is_read_as_transformers_does_and_that_is_said(tmp_path, ran, caplog):
-    content = json.dumps(LLAMA).rstrip("}") + ', "rope_theta": 5e5}'
-    (tmp_path / "config.json").write_text(content)
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA).rstrip("}") + ', "rope_theta": 5e5}')
     assert "500,000" in ran("inspect", tmp_path).out
     assert caplog.text.count("states 'rope_theta' more than once; the last value counts") == 1
     with pytest.raises(ScheduleError, match="states 'factor' more than once"):

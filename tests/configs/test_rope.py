@@ -72,8 +72,7 @@ def test_a_configuration_reads_as_the_tables_that_stock_transformers_builds(name
 
 @pytest.mark.parametrize("key", ["long_factor", "short_factor"])
 def test_phi3_128k_has_its_own_lists_and_the_scale_of_its_paper(key):
-    rope = read_rope(PHI3_128K)["all"]
-    table = compute(AsIs(), rope, 4096 if key == "short_factor" else 4097)
+    table = compute(AsIs(), read_rope(PHI3_128K)["all"], 4096 if key == "short_factor" else 4097)
     expected = [10000 ** (-2 * i / 32) / factor for i, factor in enumerate(LISTS[key])]
     assert table.inv_freq == pytest.approx(expected, rel=1e-14)
     assert table.attention_scale == pytest.approx(math.sqrt(1 + math.log(32) / math.log(4096)), rel=1e-15)

@@ -238,8 +238,7 @@ def test_the_card_lets_code_run_only_where_the_checkpoint_needs_its_own():
     assert own.count('from_pretrained("PATH", trust_remote_code=True)') == 2
     assert "ropescale verify PATH --trust-remote-code" in own
     assert len([line for line in own.splitlines() if "serve" in line and "--trust-remote-code" in line]) == 2
-    stock = card_of(LLAMA | auto_map, "yarn:factor=4", "a")
-    assert "trust" not in stock
+    assert "trust" not in card_of(LLAMA | auto_map, "yarn:factor=4", "a")
 
 
 def test_the_card_says_what_was_frozen_and_under_its_commands_what_an_engine_does_otherwise(tmp_path):

@@ -84,14 +84,11 @@ OVERRIDES = [
 ]
 
 
-DOES_NOT_SCALE = {"sglang": ("dbrx", "mixtral"), "vllm": ("dbrx",)}
-
-
 @pytest.mark.parametrize(("name", "spec"), OVERRIDES)
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 def test_the_overrides_give_stock_transformers_the_table_asked_for(name, spec, engine, tmp_path):
     done = exported(name, engine, spec, tmp_path)
-    if name in DOES_NOT_SCALE[engine]:
+    if name == "dbrx" or (engine, name) == ("sglang", "mixtral"):
         assert done.refusal and "silently leaving base RoPE" in done.refusal
         return
     told = overridden(done)
@@ -170,8 +167,7 @@ def test_a_patched_dynamic_folder_is_served_as_the_table_of_its_longest_text(tmp
 
 
 def test_a_patched_phi3_gets_the_length_that_its_own_maximum_does_not_say(tmp_path):
-    folder = patched("phi3", "ntk-su:factor=4", tmp_path)
-    done = export(folder, "vllm")
+    done = export(patched("phi3", "ntk-su:factor=4", tmp_path), "vllm")
     assert overridden(done)["max_position_embeddings"] == 16384
     assert overridden(done)["rope_parameters"]["short_mscale"] == 1.0
     assert option(done, "--max-model-len") == "16384"
@@ -376,10 +372,9 @@ def test_the_gguf_command_writes_the_table_asked_for(spec, how, tmp_path, monkey
 
 @pytest.mark.parametrize("spec", ["yarn:factor=8", "ntk-su:factor=4"])
 def test_transformers_5s_code_runs_and_its_model_has_the_table(spec):
-    done = export(CHECKPOINT, "transformers5", spec)
     names: dict[str, Any] = {}
     with quiet():
-        exec(compile(done.commands[0].text, "export", "exec"), names)
+        exec(compile(export(CHECKPOINT, "transformers5", spec).commands[0].text, "export", "exec"), names)
     assert_same_tables(ropescale.frequencies(CHECKPOINT, spec), tables_of(names["model"].model.rotary_emb))
 
 
@@ -443,8 +438,7 @@ def test_the_page_has_a_table_of_what_differs_or_says_that_nothing_does(tmp_path
 
 
 def test_what_cannot_be_served_exits_with_1_and_prints_the_table(tmp_path, ran):
-    folder = str(write_checkpoint(tmp_path, LLAMA))
-    words = ["export", folder, "--for", "llama.cpp", "--schedule", "dynamic:factor=4"]
+    words = ["export", write_checkpoint(tmp_path, LLAMA), "--for", "llama.cpp", "--schedule", "dynamic:factor=4"]
     out, err = ran(*words, code=1)
     assert "```" not in out and "\n\n| field" in out and ": differs in frequencies; " in out.splitlines()[0]
     assert err.startswith("error: llama.cpp cannot compute this schedule (dynamic for llama): has")

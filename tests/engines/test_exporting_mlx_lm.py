@@ -63,8 +63,7 @@ def test_patching_says_which_scale_of_the_lengths_is_computed_and_export_supplie
 @pytest.mark.parametrize("scale", [0.8, 1.0, 1.5])
 @pytest.mark.parametrize("weight", [0.0, 0.5])
 def test_an_attention_factor_of_yarn_is_carried_by_mscale(scale, weight, tmp_path):
-    spec = f"yarn:factor=8,attention_factor={scale},mscale_all_dim={weight}"
-    done = exported(LLAMA, spec, tmp_path)
+    done = exported(LLAMA, f"yarn:factor=8,attention_factor={scale},mscale_all_dim={weight}", tmp_path)
     assert changed(done) == {}
     mscale, under = told(done)["mscale"], told(done)["mscale_all_dim"]
     slope = 0.1 * math.log(8)

@@ -138,8 +138,7 @@ def test_the_readme_runs_where_only_the_release_is_installed(complete, repositor
     [code] = [text for language, text in blocks if language == "python"]
     done = complete.run("python", "-c", code)
     assert done.returncode == 0 and "| yarn:factor=8" in done.stdout, done.stderr
-    made = {each.name for each in complete.place.iterdir()}
-    assert {"Qwen3-8B-128k", "CKPT-8x", "RUN", "report.html"} <= made
+    assert {"Qwen3-8B-128k", "CKPT-8x", "RUN", "report.html"} <= {each.name for each in complete.place.iterdir()}
 
 
 def test_the_demo_runs_where_only_the_release_is_installed(complete):

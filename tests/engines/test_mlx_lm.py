@@ -63,8 +63,7 @@ def python() -> Path:
 
 def score(python: Path, jobs: list[list[Any]]) -> None:
     script = Path(__file__).parents[1] / "helpers" / "scripts" / "mlx_lm_scorer.py"
-    words = [str(python), str(script)]
-    done = subprocess.run(words, input=json.dumps(jobs), text=True, capture_output=True)
+    done = subprocess.run([str(python), str(script)], input=json.dumps(jobs), text=True, capture_output=True)
     assert done.returncode == 0, done.stderr[-3000:]
 
 

@@ -115,8 +115,7 @@ def test_llama3_becomes_the_divisors_of_transformers_own_table():
 
 
 def test_longrope_keeps_its_two_lists_and_a_table_goes_into_both_where_there_is_no_other_place():
-    asked = {"name": "longrope", "short_factor": [1.0] * 8, "long_factor": HALVED, "factor": 4}
-    keys = patched(asked)
+    keys = patched({"name": "longrope", "short_factor": [1.0] * 8, "long_factor": HALVED, "factor": 4})
     assert factors_of("out.gguf", "rope_factors_long.weight") == HALVED
     assert factors_of("out.gguf", "rope_factors_short.weight") == [1.0] * 8
     assert keys[S + "attn_factor"] == pytest.approx(math.sqrt(1 + math.log(4) / math.log(256)), rel=1e-7)
@@ -283,8 +282,7 @@ def test_tables_in_the_file_are_read_where_llama_cpp_rotates_by_them():
 
 
 def test_qwen3_is_computed_from_what_it_was_trained_at():
-    source = write_keys(Path("in.gguf"), "qwen3", context_length=40960)
-    patch_gguf(source, "out.gguf", "yarn:factor=4")
+    patch_gguf(write_keys(Path("in.gguf"), "qwen3", context_length=40960), "out.gguf", "yarn:factor=4")
     found = keys_of("out.gguf")
     assert (found[f"qwen3.{S}original_context_length"], found["qwen3.context_length"]) == (32768, 131072)
 

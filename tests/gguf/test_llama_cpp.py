@@ -106,8 +106,7 @@ def test_llama_cpp_gives_the_log_probabilities_of_stock_transformers(name, compu
     else:
         folder = tmp_path / "patched"
         ropescale.patch_checkpoint(CHECKPOINT, folder, SCHEDULES[name], target_length=_target(name))
-    expected = _transformers(_stock(folder), ids)
-    assert _difference(computed[name], expected, ids) < TOLERANCE
+    assert _difference(computed[name], _transformers(_stock(folder), ids), ids) < TOLERANCE
 
 
 def test_a_wrong_schedule_would_be_seen(computed, ids):
@@ -196,8 +195,7 @@ CARRIED = [
 @pytest.mark.parametrize(("model_type", "more", "schedule"), CARRIED)
 def test_qwen2_carries_yarn_and_theta_and_phi3_any_table_in_lists(llama_cpp, ids, tmp_path, model_type, more, schedule):
     model = _random(model_type, **more)
-    made = write_gguf(model, tmp_path / "made.gguf", model_type)
-    patch_gguf(made, tmp_path / "out.gguf", schedule)
+    patch_gguf(write_gguf(model, tmp_path / "made.gguf", model_type), tmp_path / "out.gguf", schedule)
     [found] = llama_cpp.logits(ids, (tmp_path / "out.gguf", {}))
     with ropescale.patch(model, schedule):
         assert _difference(found, _transformers(model, ids), ids) < TOLERANCE
@@ -223,8 +221,7 @@ def test_mistral3_reads_betas_and_llama_cpp_python_passes_others_by_default(llam
     made = write_gguf(_stock(CHECKPOINT), tmp_path / "mistral3.gguf", "mistral3")
     assert patch_gguf(made, tmp_path / "out.gguf", schedule).warnings
     [found] = llama_cpp.logits(ids, (tmp_path / "out.gguf", arguments))
-    expected = _patched(schedule if arguments else "yarn:factor=8", ids)
-    assert _difference(found, expected, ids) < TOLERANCE
+    assert _difference(found, _patched(schedule if arguments else "yarn:factor=8", ids), ids) < TOLERANCE
 
 
 def test_pangu_embedded_loads_a_table_in_vain(llama_cpp, ids, tmp_path):

@@ -88,8 +88,7 @@ def test_the_panels_show_wavelengths_with_both_lengths_and_the_slowdown():
     assert found["as trained"] == pytest.approx([2 * math.pi * 10000 ** (2 * i / 64) for i in range(32)], rel=1e-14)
     assert found["yarn:factor=8"][31] == pytest.approx(8 * found["as trained"][31], rel=1e-12)
     assert left.get_yscale() == "log"
-    levels = {line.get_ydata()[0] for line in left.lines if line.get_label().startswith("_")}
-    assert levels == {256, 2048}
+    assert {line.get_ydata()[0] for line in left.lines if line.get_label().startswith("_")} == {256, 2048}
     assert {"trained length 256", "target length 2,048"} <= {text.get_text() for text in left.texts}
     assert curves(right)["yarn:factor=8"][31] == pytest.approx(8, rel=1e-12)
     assert [line.get_ydata()[0] for line in right.lines if line.get_label().startswith("_")] == [1]

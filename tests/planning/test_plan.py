@@ -397,8 +397,7 @@ def test_all_and_a_type_choose_the_layers():
 
 
 def test_a_schedule_per_layer_type_goes_where_it_is_meant_for():
-    spec = {"full_attention": "yarn:factor=4", "sliding_attention": "linear:factor=2"}
-    plan = make_plan(GEMMA3, spec)
+    plan = make_plan(GEMMA3, {"full_attention": "yarn:factor=4", "sliding_attention": "linear:factor=2"})
     assert plan.tables["sliding_attention"].inv_freq == pytest.approx([f / 2 for f in series(1e4, 128)], rel=1e-14)
     assert plan.length == 32768
     assert_same_tables(plan.tables, stock_tables(plan.config))
@@ -733,8 +732,7 @@ def test_a_list_per_layer_that_leaves_only_windowed_layers_rotating_is_noticed(n
 
 
 def test_lists_without_a_factor_leave_the_context_as_long_as_it_was():
-    ropes = read_rope(LLAMA)
-    [rope] = ropes.values()
+    [rope] = read_rope(LLAMA).values()
     lists = {"short_factor": [1.0] * rope.pairs, "long_factor": [2.0] * rope.pairs}
     assert make_plan(LLAMA, {"name": "longrope", **lists}).length == rope.original_length
 

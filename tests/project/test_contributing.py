@@ -50,8 +50,7 @@ def things(tmp_path_factory) -> Iterator[dict[str, str]]:
     """A model with 16 pairs, a text and a server, by the names that the page has for them."""
     root = tmp_path_factory.mktemp("things")
     tiny.checkpoint(root / "model", tiny.llama(vocab_size=257, hidden_size=128))
-    text = "Once upon a time there was a little house. " * 20
-    (root / "text.txt").write_text(text)
+    (root / "text.txt").write_text("Once upon a time there was a little house. " * 20)
     names = {"MODEL": "model", "TEXT": "text.txt", "RUN": "run"}
     with serving(kind="toy", instead={"/score": [-1.5] * 64}) as server:
         yield {"URL": server.url, **{name: str(root / file) for name, file in names.items()}}

@@ -188,8 +188,7 @@ def texts_in_a_folder(size: int = 1100) -> None:
 
 
 def a_configuration() -> None:
-    config = LlamaConfig(hidden_size=4096, num_attention_heads=32, max_position_embeddings=4096)
-    config.save_pretrained("llama")
+    LlamaConfig(hidden_size=4096, num_attention_heads=32, max_position_embeddings=4096).save_pretrained("llama")
 
 
 def a_gguf_file() -> None:
@@ -285,8 +284,7 @@ RUN = {
 
 def test_every_block_runs_or_is_listed():
     languages = {page: {language for language, _ in blocks_of(PAGES[page])} for page in PAGES}
-    with_blocks = {page for page in PAGES if languages[page] & (SHELLS | {"python"})}
-    assert with_blocks == {*RUN, *NOT_RUN}
+    assert {page for page in PAGES if languages[page] & (SHELLS | {"python"})} == {*RUN, *NOT_RUN}
     for page, reasons in NOT_RUN.items():
         found = [listed(page, text) for _, text in blocks_of(PAGES[page])]
         assert set(reasons) <= set(found), "a reason without a block"

@@ -93,5 +93,4 @@ def test_every_file_that_contributing_names_is_there(repository):
     for indent, name in re.findall(r"^( {0,2})([\w.]+(?:/|\.py)) ", layout, re.MULTILINE):
         top = top if indent else name
         named.add(f"{top}{name}" if indent else top)
-    missing = [name for name in named if not (repository / name).exists()]
-    assert not missing
+    assert not [name for name in named if not (repository / name).exists()]

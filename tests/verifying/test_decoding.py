@@ -54,8 +54,7 @@ def naive(model: Any, first: int, last: int) -> tuple[torch.Tensor, torch.Tensor
 @pytest.mark.parametrize("kind", [*QUICK, *(pytest.param(kind, marks=pytest.mark.slow) for kind in OTHERS)])
 def test_one_table_decodes_as_whole_passes_do_across_the_trained_length_and_beyond(kind):
     changes = {"mistral": {"sliding_window": 16}, "recurrent_gemma": {"num_hidden_layers": 3}}
-    model = build(kind, **changes.get(kind, {}))
-    for stretch in compare(model, TRAINED, 4 * TRAINED):
+    for stretch in compare(build(kind, **changes.get(kind, {})), TRAINED, 4 * TRAINED):
         assert (stretch.verdict, stretch.changes) == (EQUAL, None)
         assert 0 <= stretch.relative <= stretch.tolerance < 2e-4
         assert stretch.tokens_differ == 0

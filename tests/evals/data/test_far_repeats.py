@@ -32,8 +32,7 @@ def test_every_repeat_is_found_and_its_last_place(ids, order):
 
 def test_what_came_up_nearby_too_is_no_far_repeat():
     phrase, gap = list(range(10, 18)), [0, 1, 2, 3, 4] * 8
-    ids = [*phrase, *gap, *phrase, 5, *phrase]
-    far = far_repeats(ids, distance=40)
+    far = far_repeats([*phrase, *gap, *phrase, 5, *phrase], distance=40)
     assert np.flatnonzero(far).tolist() == [len(phrase) + len(gap) + ORDER - 1]  # of the second, not the third
 
 
@@ -62,8 +61,7 @@ def test_the_perplexities_are_those_of_the_marked_tokens(tmp_path):
 
 def test_a_distance_of_ones_own_and_none_at_all():
     ids = [[*range(20), *range(20), *range(20)]]
-    near = perplexity(llama(), ids, [60], repeat_distance=20).repeats[0]
-    assert near.far_tokens == 2 * 20 - 7
+    assert perplexity(llama(), ids, [60], repeat_distance=20).repeats[0].far_tokens == 2 * 20 - 7
     (none,) = perplexity(llama(), ids, [60], repeat_distance=21).repeats
     assert (none.far_tokens, none.far_ppl, none.far_low) == (0, None, None) and none.other_tokens == 59
     assert "far repeats" not in perplexity(llama(), ids, [60], repeat_distance=21).to_markdown()

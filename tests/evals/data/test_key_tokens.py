@@ -111,9 +111,8 @@ def test_the_perplexity_is_over_those_tokens_alone(found, tmp_path):
     for row in METRIC.rows(result)[:2]:
         losses = []
         for each in result.documents:
-            marks = spans.marks(each)[: row.length - 1]
             nll = naive_nll(model, [256, *each.ids[: row.length - 1]])
-            losses += [x for x, m in zip(nll, marks, strict=True) if m]
+            losses += [x for x, m in zip(nll, spans.marks(each)[: row.length - 1], strict=True) if m]
         assert row.tokens == len(losses) > 0 and row.fraction == len(losses) / (2 * (row.length - 1))
         assert row.ppl == pytest.approx(math.exp(sum(losses) / len(losses)), rel=1e-5)
     written = result.to_dict()["key_tokens"]
@@ -184,8 +183,7 @@ def test_spans_of_another_text_model_or_window_stay_and_one_command_writes(check
 
     ran(*words())
     before = out.read_bytes()
-    tried = [words(other), words(model=model), words(window=9), words(alpha=0.4)]
-    for given in tried:
+    for given in [words(other), words(model=model), words(window=9), words(alpha=0.4)]:
         assert "of another text, model or window; choose another file, or allow to replace them" in refused(*given)
     with opened(tmp_path / "keys-run"):
         assert "another run is writing" in refused(*words())

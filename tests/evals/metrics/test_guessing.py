@@ -39,8 +39,7 @@ def test_random_weights_are_worse_than_a_guess_by_stock_transformers(run):
     for text in (result.to_markdown(), Result.load(out).to_markdown()):
         assert text.startswith(f"{sentence}\n\n{result.rests_on()}\n\n| perplexity")
         assert "Against truncation" in text and not any(each in text for each in CONCLUSIONS)
-    report = (out / "REPORT.md").read_text().split("\n\n")
-    assert report[1] == sentence
+    assert (out / "REPORT.md").read_text().split("\n\n")[1] == sentence
     assert load([out])[0].sentences == [sentence, result.rests_on()] and "; each interval holds by" in result.rests_on()
 
 

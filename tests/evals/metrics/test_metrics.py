@@ -35,8 +35,7 @@ class Worst(Metric[Stored, WorstRow]):
 
 
 def test_a_metric_that_is_added_is_in_every_file_and_on_the_page(tmp_path, monkeypatch):
-    every = (*metrics.METRICS, Worst())
-    monkeypatch.setattr(Result, "metrics", every)
+    monkeypatch.setattr(Result, "metrics", (*metrics.METRICS, Worst()))
     result = perplexity(llama(), documents(3, 40), LENGTHS, ["yarn:factor=2"], out=tmp_path)
     rows = Worst().rows(result)
     assert rows[0].worst == max(float(nll[:15].max()) for nll in result.passes[0].nll)

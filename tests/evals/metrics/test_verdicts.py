@@ -177,8 +177,7 @@ def check_first(sentence, result, ppl, decides):
     for other, value in re.findall(rf"[(;] ?(\S+?)(?:, the (?:model|folder) as it is| to the last 8)?: {PPL}", rest):
         assert ppl[other] == number(value)
     of_schedules = {label: value for label, value in ppl.items() if label != "truncation"}
-    past = "past the trained length"
-    signs = {row.schedule: row.change.sign for row in result.verdicts if row.tokens == past}
+    signs = {row.schedule: row.change.sign for row in result.verdicts if row.tokens == "past the trained length"}
     lowest = min(of_schedules, key=of_schedules.__getitem__)
     rows = {other: row_of(result, other, lowest, longest) for other in of_schedules if other != lowest}
     open_ = {other for other, row in rows.items() if row.change.sign != 1}
@@ -371,9 +370,8 @@ def tuned(before, documents):
     steps = np.linspace(0.8, 1.2, documents)[:, None] * np.where(np.arange(LONGEST - 1) < TRAINED - 1, 0.2, -0.4)
     s1 = before.passes[1]
     nll = [(each + step).astype(np.float32) for each, step in zip(s1.nll, steps, strict=True)]
-    model = {**before.model, "weights": "1" * 64}
     passes = [dataclasses.replace(s1, schedule=AS_IS, nll=nll)]
-    return dataclasses.replace(before, model=model, passes=passes), steps
+    return dataclasses.replace(before, model={**before.model, "weights": "1" * 64}, passes=passes), steps
 
 
 @pytest.mark.parametrize("documents", [9, 12])

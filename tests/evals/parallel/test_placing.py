@@ -111,8 +111,7 @@ def test_a_model_shared_by_two_processes_gives_the_numbers_of_one(kind, texts, t
     assert_agree(tmp_path / "1", tmp_path / "2")
     assert [path.name for path in (tmp_path / "2").glob("resume/*.records")] == ["0.records"]
     whole = (tmp_path / "2" / "results.json").read_bytes()
-    again = launch(2, *words, tmp_path / "2", "--tp")
-    assert "batches are done already; nothing is run" in again.stderr
+    assert "batches are done already; nothing is run" in launch(2, *words, tmp_path / "2", "--tp").stderr
     assert (tmp_path / "2" / "results.json").read_bytes() == whole
 
 

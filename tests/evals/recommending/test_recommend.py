@@ -216,8 +216,7 @@ def test_the_command_prints_a_command_that_runs(checkpoint, texts, tmp_path, ran
     said, _ = ran("recommend", checkpoint, *words)
     found = json.loads(said)
     assert found["kind"] == "recommendation" and found["answer"][0]["sentences"]
-    command = found["answer"][0]["command"]
-    ran(*shlex.split(command)[1:], "--dry-run")
+    ran(*shlex.split(found["answer"][0]["command"])[1:], "--dry-run")
     page = tmp_path / "page.html"
     ran("report", out, "-o", page)
     assert found["sentences"][0][:40] in page.read_text()

@@ -187,8 +187,7 @@ def test_ten_documents_are_enough_to_test_on_and_a_search_keeps_six_to_itself(do
 def test_rounds_measure_every_window_once_and_at_most_triple(number):
     found = race.slices(list(range(7, 7 + number)))
     assert sorted(window for part in found for window in part) == list(range(7, 7 + number))
-    ends = np.cumsum([len(part) for part in found])
-    assert all(later <= 3 * earlier for earlier, later in pairwise(ends))
+    assert all(later <= 3 * earlier for earlier, later in pairwise(np.cumsum([len(part) for part in found])))
     assert len(found[0]) <= max(1, round(number / 8))
 
 
@@ -222,8 +221,7 @@ def test_no_more_than_a_quarter_of_the_grid_is_fed(candidates, documents):
 
 def test_a_round_keeps_two_thirds_of_its_share_and_of_the_rest_what_is_not_told_apart():
     true = {f"c{n}": 0.0 if n < 5 else 1.0 for n in range(12)}
-    made = losses([1] * 10, true, 1e-3)
-    kept = race.survivors(made, TARGET, list(true), 1 / 2)
+    kept = race.survivors(losses([1] * 10, true, 1e-3), TARGET, list(true), 1 / 2)
     assert set(kept) == {"c0", "c1", "c2", "c3", "c4"}  # four for certain, the fifth is like them, the sixth is not
     # one window tells nothing apart
     assert len(race.survivors(losses([1], true, 1e-3), TARGET, list(true), 1 / 2)) == 6

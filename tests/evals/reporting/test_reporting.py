@@ -183,8 +183,7 @@ def test_the_page_is_one_file_that_asks_for_nothing_whatever_a_run_is_called(fol
     assert embedded and json.loads(embedded[1]) == json.loads(json.dumps(page_data(load([folder]))))
     rewrite(run, lambda found, index: index["documents"][0].update(ids_sha256="\ud800"))
     reseal(run, lambda results: results["model"].update(trained_length=None))
-    odd = run.rename(tmp_path / os.fsdecode(b"<script>alert(1)<\xff"))
-    text = page(load([folder, odd]))
+    text = page(load([folder, run.rename(tmp_path / os.fsdecode(b"<script>alert(1)<\xff"))]))
     assert "<script>alert(1)" not in text and "\\u003cscript\\u003ealert(1)" in text
     for where in ("a", "b"):
         shutil.copytree(folder, tmp_path / where / "run")

@@ -241,9 +241,8 @@ def test_loss_by_position_averages_to_the_whole(result):
     assert bins[0].start == 1 and bins[-1].stop == 130
     whole = sum(each.nll * (each.stop - each.start) for each in bins) / 129
     assert whole == pytest.approx(result.rows[2].nll, abs=1e-9)
-    stored = result.passes[0].nll
     third = bins[3]
-    expected = np.mean([nll[third.start - 1 : third.stop - 1] for nll in stored])
+    expected = np.mean([nll[third.start - 1 : third.stop - 1] for nll in result.passes[0].nll])
     assert third.nll == pytest.approx(float(expected), rel=1e-6)
 
 

@@ -346,8 +346,7 @@ def test_eval_scores_the_answers_alone_after_as_much_of_the_prompt_as_a_window_h
     assert found["protocol"]["stride"] == 32 and found["data"]["prompts"] == 11 and found["data"]["tokens"] == 11 * 6
     wanted = []
     for prompt, code in given:
-        ids = ids_of(f"{prompt} {code}")[-511:]
-        wanted += naive_nll(model, [256, *ids])[-6:]
+        wanted += naive_nll(model, [256, *ids_of(f"{prompt} {code}")[-511:]])[-6:]
     rows = {each["length"]: each for each in found["rows"]}
     assert rows[512]["nll"] == pytest.approx(np.mean(wanted), abs=1e-5) and rows[512]["tokens"] == 66
 

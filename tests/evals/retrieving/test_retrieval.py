@@ -87,8 +87,7 @@ def test_a_key_stands_between_sentences_at_its_depth_in_the_filler():
 
 
 def test_the_prompts_are_those_that_published_figures_were_measured_with():
-    options = RetrievalOptions(trials=2)
-    found = make_prompts(TOKENIZERS["BPE"], [300, 512], [0, 0.4, 1], options)
+    found = make_prompts(TOKENIZERS["BPE"], [300, 512], [0, 0.4, 1], RetrievalOptions(trials=2))
     assert found.data["sha256"].startswith("eb4907999fd9")
 
 
@@ -127,8 +126,7 @@ def with_answer(prompt, answer):
 
 def answered(model, given):
     """Pairs each prompt's question with the NLL of its answer and whether it is right."""
-    scores = AnswerScorer(model, given).scores(given)
-    both = zip([each.questions[0] for each in given], scores, strict=True)
+    both = zip([each.questions[0] for each in given], AnswerScorer(model, given).scores(given), strict=True)
     return [(question, float(nll.sum(dtype=float)), bool(right.all())) for question, (nll, right) in both]
 
 
@@ -190,7 +188,6 @@ def test_logits_that_are_not_finite_end_the_run():
 # --- a model whose accuracy is known -----------------------------------------------------------------------------
 
 LENGTHS = [256, 512, 1024]
-DEPTHS = [0, 0.5, 1]
 
 
 @pytest.fixture(scope="module")
@@ -201,7 +198,7 @@ def reaching():
 
 @pytest.fixture(scope="module")
 def result(reaching):
-    given = {"tokenizer": byte_tokenizer(), "depths": DEPTHS, "trials": 4}
+    given = {"tokenizer": byte_tokenizer(), "depths": [0, 0.5, 1], "trials": 4}
     return ropescale.evals.retrieval(reaching, LENGTHS, ["linear:factor=4"], **given)
 
 

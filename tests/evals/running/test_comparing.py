@@ -165,8 +165,7 @@ def test_markdown_csv_and_files_have_them(tmp_path):
     assert cells[2] == f"{pair.kl:.4f}{around(pair.kl, pair.kl_low, pair.kl_high)}"
     share, *bounds = (100 * each for each in (pair.top1, pair.top1_low, pair.top1_high))
     assert cells[3] == f"{share:.2f}%{around(share, *bounds, 2, unit='%')}"
-    saved = json.loads((out / "results.json").read_text())
-    assert [p["kl"] for p in saved["paired"]][4] == pair.kl
+    assert [p["kl"] for p in json.loads((out / "results.json").read_text())["paired"]][4] == pair.kl
     tokens = tensors(out)[f"{SCHEDULES[1]} @ {pair.length} kl"]
     assert tokens.mean(dtype=np.float64) == pytest.approx(pair.kl, abs=1e-12)
     assert f",{pair.kl},{pair.kl_low}," in result.to_csv()

@@ -61,8 +61,7 @@ def test_state_never_leaks_between_documents_of_a_model_that_keeps_state(order):
     model = llama(rope_parameters=DYNAMIC)
     with torch.no_grad():
         model(torch.tensor([documents(1, 200, seed=5)[0]]))  # a long document leaves its tables behind
-    rows = by_length(perplexity(model, ids, LENGTHS))
-    for length, row in rows.items():
+    for length, row in by_length(perplexity(model, ids, LENGTHS)).items():
         assert row.ppl == pytest.approx(naive_ppl(llama(rope_parameters=DYNAMIC), ids, length), rel=2e-6)
 
 

@@ -62,8 +62,7 @@ def naive(model, scale):
         if softcap:
             logits = softcap * torch.tanh(logits / softcap)
         hidden = (far < 0) | (far >= (sliding_window or LENGTH))
-        shares = logits.masked_fill(hidden, -math.inf).softmax(-1)
-        return (shares @ value).transpose(1, 2), None
+        return (logits.masked_fill(hidden, -math.inf).softmax(-1) @ value).transpose(1, 2), None
 
     def still(*given, **named):
         cos, sin = type(rotary).forward(rotary, *given, **named)

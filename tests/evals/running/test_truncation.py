@@ -90,8 +90,7 @@ def test_a_model_that_was_patched_is_cut_off_under_its_original_tables(tmp_path,
     llama().save_pretrained(tmp_path / "plain")
     ropescale.patch_checkpoint(tmp_path / "plain", tmp_path / "patched", spec)
     loaded = LlamaForCausalLM.from_pretrained(tmp_path / "patched").eval()
-    folder = perplexity(loaded, IDS, [128], truncation_stride=16)
-    for found in (within, folder):
+    for found in (within, perplexity(loaded, IDS, [128], truncation_stride=16)):
         assert found.truncation.length == TRAINED and found.truncation.table_sha256 == plain.table_sha256
         assert [each.tolist() for each in found.truncation.nll] == [each.tolist() for each in plain.nll]
         assert found.passes[-1].table_sha256 != plain.table_sha256 or "dynamic" in spec
@@ -101,8 +100,7 @@ def test_a_model_that_was_patched_is_cut_off_under_its_original_tables(tmp_path,
 def test_scaling_of_the_makers_stays_held_at_the_trained_length(kind):
     fields = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 16}
     scaling = {"rope_type": kind, "rope_theta": 10000.0, "factor": 4.0, **(fields if kind == "llama3" else {})}
-    model = llama(rope_parameters=scaling)
-    result = perplexity(model, IDS, [128], truncation_stride=16)
+    result = perplexity(llama(rope_parameters=scaling), IDS, [128], truncation_stride=16)
     for ours, ids in zip(result.truncation.nll, IDS, strict=True):
         assert ours.tolist() == pytest.approx(naive_truncation(llama(rope_parameters=scaling), ids, 128, 16), abs=2e-5)
 

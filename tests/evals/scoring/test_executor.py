@@ -104,8 +104,7 @@ def on_cards(monkeypatch, count, config):
 
 @pytest.mark.parametrize(("model_type", "head"), [("gemma3n_text", 32), ("gemma4_text", 64)])
 def test_sizes_that_differ_between_layers_count_as_the_largest(model_type, head):
-    config = AutoConfig.for_model(**tiny_config(model_type))
-    model = AutoModelForCausalLM.from_config(config).eval()
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**tiny_config(model_type))).eval()
     assert memory.heads_of(model)[1] == head and memory.stated(model, "intermediate_size", 0) == 48
     assert Scorer(model).estimate(100).whole(100, 100) > 0 and Learner(model).step_bytes(100) > 0
 

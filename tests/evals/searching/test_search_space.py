@@ -100,8 +100,7 @@ def test_where_the_numbers_come_from_is_no_field_of_the_schedule(tmp_path):
 
 
 def shape(engine, config=CONFIG):
-    plan = plan_of_start(config, 2048, {})
-    space = space_of(plan, 2048, engine)
+    space = space_of(plan_of_start(config, 2048, {}), 2048, engine)
     return next(iter(space.families.values())), space
 
 

@@ -65,7 +65,6 @@ def test_no_sentence_contradicts_its_interval():
             claims = rf"(better than|worse than|undecided against) {re.escape(name)}(?!\w)"
             wanted = "better than" if high < 0 else "worse than" if low > 0 else "undecided against"
             assert re.findall(claims, text) == [wanted], text
-            change = Estimate(mean, low, high)
-            assert percent(change) in text
+            assert percent(Estimate(mean, low, high)) in text
             assert f"use {name}." not in text.lower() or wanted != "better than"
         assert all(len(each) <= 200 for each in re.split(r"(?<=[.]) (?=[A-Z])", text)), text

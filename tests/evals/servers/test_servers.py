@@ -270,8 +270,7 @@ def test_a_server_that_dies_is_left_soon_and_its_reason_is_told(capfd):
 
 def test_a_server_without_a_secure_connection_is_not_called_silent():
     insecure = r"has no secure connection \(\[SSL: .*name the certificates .* SSL_CERT_FILE"
-    told = pytest.raises(ServerError, match=insecure)
-    with serving() as engine, told:
+    with serving() as engine, pytest.raises(ServerError, match=insecure):
         score(Server(engine.url.replace("http:", "https:")), [20, 21])
 
 

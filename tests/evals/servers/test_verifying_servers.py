@@ -15,8 +15,6 @@ from fake_engine import serving
 import ropescale
 from ropescale.evals.backends import server_verifying as verifying
 
-SPEC = "yarn:factor=4"
-
 served = cache(tiny.logprobs_of)
 
 
@@ -24,7 +22,7 @@ served = cache(tiny.logprobs_of)
 def folders(checkpoint, tmp_path_factory):
     """The unpatched folder, the one that is meant to be served, and one with another factor."""
     place = tmp_path_factory.mktemp("patched")
-    for name, spec in (("right", SPEC), ("other", "yarn:factor=8")):
+    for name, spec in (("right", "yarn:factor=4"), ("other", "yarn:factor=8")):
         ropescale.patch_checkpoint(checkpoint, place / name, spec)
     return {"unpatched": Path(checkpoint), "right": place / "right", "other": place / "other"}
 

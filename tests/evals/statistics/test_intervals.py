@@ -35,8 +35,7 @@ def test_a_verdict_is_of_the_average_document_and_allows_five_times_for_skewness
     """Eleven documents without a difference and one with one nat, in 1 to 1,000 tokens: they weigh the same."""
     level, t = familywise(10), t_quantile(0.5 + 0.95**0.1 / 2, 11)
     assert level == pytest.approx(0.99488, abs=1e-5) and familywise(1) == 0.95
-    counts = [1, 10, 100, 1000] * 3
-    found = average([0] * 11 + [1000], counts, level)
+    found = average([0] * 11 + [1000], [1, 10, 100, 1000] * 3, level)
     error, skewness = 1 / 12, (12 * 11) ** 0.5 / 10 * 10 / 11**0.5 / 12**0.5  # of the mean
     assert (found.mean, found.agreeing, found.documents) == (pytest.approx(1 / 12), 1, 12)
     assert found.high == pytest.approx(1 / 12 + error * (t + 5 * skewness * (1 + 2 * t * t) / 6), rel=1e-4)
