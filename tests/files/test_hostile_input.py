@@ -253,12 +253,10 @@ COMMANDS = [PATCH, ["inspect", "model", "--schedule", "yarn:factor=4"], ["inspec
 
 FILES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "missing folder": (shutil.rmtree, "model"),
-    "empty folder": (lambda m: [path.unlink() for path in m.iterdir()], "model has no config.json"),
     "no config": (lambda m: (m / "config.json").unlink(), "model has no config.json"),
     "config is a folder": (lambda m: [(m / "config.json").unlink(), (m / "config.json").mkdir()], "is a folder, not"),
     "a file": (lambda m: [shutil.rmtree(m), m.write_text("x")], "model is a file"),
     "not JSON": (lambda m: (m / "config.json").write_text("model_type: llama"), "is not valid JSON (line 1, column 1"),
-    "truncated": (lambda m: (m / "config.json").write_text(json.dumps(CONFIG)[:-20]), "is not valid JSON"),
     "adapter": (lambda m: (m / "adapter_config.json").write_text("{}"), "into base_model_name_or_path"),
 }
 
