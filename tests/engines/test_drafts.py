@@ -81,9 +81,8 @@ def test_a_head_of_the_speculators_library_gets_the_table_where_vllm_reads_it(tm
     assert f"next: ropescale inspect {out}" in said and "unknown" not in said
     written = json.loads((out / "config.json").read_text())
     assert written.keys() == SPECULATORS.keys()
-    assert_same_tables(
-        ropescale.frequencies(tmp_path / "target", "as-is"), stock_tables(written["transformer_layer_config"])
-    )
+    served = ropescale.frequencies(tmp_path / "target", "as-is")
+    assert_same_tables(served, stock_tables(written["transformer_layer_config"]))
     assert "cannot build a head of the speculators library" in ran("verify", out, code=1).err
     said = ran("patch", tmp_path / "source", "--like", tmp_path / "target", "--dry-run").err
     assert "config.json does not say that this is a draft head" in said

@@ -472,10 +472,6 @@ def test_without_an_engine_there_is_a_line_for_each_and_the_exit_code_says_wheth
 TRANSFORMERS = ("transformers5", "transformers4")
 
 
-def largest(one: torch.Tensor, other: torch.Tensor) -> float:
-    return float((one / other - 1).abs().max())
-
-
 OFF = [
     ("qwen2", "yarn:factor=4,truncate=false", "llama.cpp", "yarn:factor=4", (0.0, 0.0)),
     ("qwen2", "yarn:factor=4,truncate=false,beta_fast=16", "llama.cpp", "yarn:factor=4,beta_fast=16", (0.0, 0.0)),
@@ -492,7 +488,7 @@ def test_how_far_an_engine_is_off_is_the_distance_of_stock_tables(name, spec, en
     configs = (config if each is None else make_plan(config, each).config for each in (spec, computed))
     wanted, own = (stock_tables(each)["all"][0] for each in configs)
     away = export(write_checkpoint(tmp_path, config), engine, spec).distance
-    assert away.frequencies == pytest.approx(largest(own, wanted), rel=1e-4, abs=1e-6)
+    assert away.frequencies == pytest.approx(float((own / wanted - 1).abs().max()), rel=1e-4, abs=1e-6)
     assert (away.attention_factor, away.softmax_scale) == pytest.approx(scales, rel=1e-5, abs=1e-12)
 
 

@@ -44,8 +44,7 @@ def spec_for(model: Any, name: str) -> Any:
 
 
 def test_the_schedules_of_this_file_are_all_there_are():
-    tested = {label.split(",")[0] for label in STATIC | VARYING}
-    assert tested | {"as-is", "base"} == {*names(), "custom"}
+    assert {label.split(",")[0] for label in STATIC | VARYING} | {"as-is", "base"} == {*names(), "custom"}
 
 
 # ---------------------------------------------------------------------------------------------------------

@@ -161,9 +161,8 @@ def test_a_partial_factor_that_a_type_ignores_is_found_inside_the_rope_parameter
 
 
 def test_scaling_with_a_partial_factor_that_no_attention_of_the_type_can_use_is_refused():
-    broken = LLAMA31 | {"partial_rotary_factor": 0.5}
     with pytest.raises(ConfigError, match=r"partial_rotary_factor 0\.5.*llama .*full heads"):
-        make_plan(broken, "yarn:factor=16", replace_scaling=True)
+        make_plan(LLAMA31 | {"partial_rotary_factor": 0.5}, "yarn:factor=16", replace_scaling=True)
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -464,8 +463,7 @@ def test_a_schedule_that_follows_the_length_is_unsavable_and_freezing_is_the_way
     frozen = make_plan(LLAMA, spec, freeze_at=16384)
     assert frozen.unsavable is None
     assert frozen.length == frozen.config["max_position_embeddings"] == 16384
-    fixed = make_plan(LLAMA, "yarn:factor=8", freeze_at=6000)
-    assert fixed.config == make_plan(LLAMA, "yarn:factor=8").config
+    assert make_plan(LLAMA, "yarn:factor=8", freeze_at=6000).config == make_plan(LLAMA, "yarn:factor=8").config
     assert_same_tables(frozen.tables, stock_tables(frozen.config))
 
 
@@ -532,9 +530,8 @@ def test_a_schedule_is_looked_at_below_and_beyond_the_length_too(tokens):
 
 
 def test_an_attention_scale_that_phi3_would_need_an_impossible_length_for_is_refused():
-    phi3 = {**LLAMA, "model_type": "phi3"}
     with pytest.raises(ScheduleError, match=r"an attention scale of 100 needs a max_position_embeddings of e\^83178"):
-        make_plan(phi3, "yarn:factor=4,attention_factor=100")
+        make_plan({**LLAMA, "model_type": "phi3"}, "yarn:factor=4,attention_factor=100")
 
 
 def test_scaling_without_a_recorded_length_says_what_to_give():
@@ -601,9 +598,8 @@ def test_what_the_makers_set_and_the_user_does_not_name_is_kept_or_said_first(th
 def test_a_context_that_becomes_shorter_than_the_makers_is_noted():
     left = LLAMA | {"original_max_position_embeddings": 4096, "rope_scaling": {"rope_type": "yarn", "factor": 32.0}}
     for each in (LLAMA31, left):
-        assert "of 131,072, without a factor, keeps it" in str(
-            make_plan(each, "yarn:factor=2", replace_scaling=True).notes
-        )
+        notes = make_plan(each, "yarn:factor=2", replace_scaling=True).notes
+        assert "of 131,072, without a factor, keeps it" in str(notes)
     assert not any("shorter" in n for n in make_plan(LLAMA31, "yarn:factor=32", replace_scaling=True).notes)
 
 
@@ -723,8 +719,7 @@ def test_dynamic_scaling_that_transformers_would_start_elsewhere_is_refused():
 @pytest.mark.parametrize("name", ["layer_rope_theta", "no_rope_layers"])
 def test_a_list_per_layer_that_leaves_only_windowed_layers_rotating_is_noticed(name):
     """Granite's SWA models and SmolLM 3 say layer by layer whether it rotates; 0 says that it does not."""
-    kinds = ["sliding_attention", "full_attention"]
-    config = {**LLAMA, "num_hidden_layers": 2, "layer_types": kinds}
+    config = {**LLAMA, "num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"]}
     theta = 10_000.0 if name == "layer_rope_theta" else 1
     with pytest.raises(ConfigError, match=r"full-attention layers .* do not rotate.*choose all layers"):
         make_plan(config | {name: [theta, 0]}, "yarn:factor=2")

@@ -249,10 +249,6 @@ def test_a_rotary_dim_of_two_has_one_pair_which_others_scale(name):
 FACTORED = [name for name, example in EXAMPLES.items() if "factor" in parameters(example)]
 
 
-def fields_of(name: str) -> dict[str, Any]:
-    return {each: getattr(EXAMPLES[name], each) for each in parameters(EXAMPLES[name])}
-
-
 NO_FACTORS = [
     (0.5, "factor must be 1 or more, not 0.5"),
     (math.nan, r"factor must be a number whose absolute value is below 1e\+100, not nan"),
@@ -264,7 +260,7 @@ NO_FACTORS = [
 @pytest.mark.parametrize("name", FACTORED)
 @pytest.mark.parametrize(("value", "problem"), NO_FACTORS)
 def test_a_factor_that_cannot_be_is_one_clear_sentence(name, value, problem):
-    fields = fields_of(name) | {"factor": value}
+    fields = {each: getattr(EXAMPLES[name], each) for each in parameters(EXAMPLES[name])} | {"factor": value}
     for make in (lambda: sch.create(name, **fields), lambda: sch.lookup(name)(**fields)):
         with pytest.raises(ScheduleError, match=f"^{name}: {problem}$"):
             make()
@@ -312,9 +308,8 @@ def test_a_table_takes_the_frequencies_of_any_schedule_and_keeps_them_in_a_file(
     wanted = sch.compute(EXAMPLES["giraffe"], ROPE)
     assert 0.0 in wanted.inv_freq
     assert len({sch.create("table", factors=[1.0, 2.0]), sch.Table(factors=(1.0, 2.0))}) == 1
-    (saved := tmp_path / "factors.json").write_text(
-        json.dumps(sch.to_dict(sch.Table.of(replace(wanted, attention_scale=1.25), ROPE)))
-    )
+    saved, table = tmp_path / "factors.json", sch.Table.of(replace(wanted, attention_scale=1.25), ROPE)
+    saved.write_text(json.dumps(sch.to_dict(table)))
     read = sch.compute(sch.resolve(str(saved), ROPE), ROPE)
     assert list(read.inv_freq) == pytest.approx(list(wanted.inv_freq), rel=1e-15, abs=1e-30)
     assert read.attention_scale == 1.25

@@ -167,8 +167,7 @@ def test_a_class_in_a_file_is_a_schedule_with_fields_cast_by_their_annotations(o
         "source": Path("~/x").expanduser(), "count": 3,
     }  # fmt: skip
     assert isinstance(schedule.count, int)  # type: ignore[attr-defined]
-    expected = [1.0, 0.1, 0.01 / 4, 0.001 / 4]
-    assert list(sch.compute(schedule, ROPE).inv_freq) == pytest.approx(expected, rel=1e-15)
+    assert list(sch.compute(schedule, ROPE).inv_freq) == pytest.approx([1.0, 0.1, 0.01 / 4, 0.001 / 4], rel=1e-15)
     spec = sch.parse(f"{own}::Half:factor=4")
     assert (sch.describe(spec.build()), spec.text) == ("Half:factor=4", f"{own}::Half:factor=4")
     assert json.loads(json.dumps(sch.to_dict(spec.build())))["factor"] == 4

@@ -79,9 +79,8 @@ def test_the_command_exits_with_one_and_the_reason(folder, tmp_path, capsys):
     assert main(["verify", str(tmp_path / "out")]) == 1
     captured = capsys.readouterr()
     assert "live: NO" in captured.out
-    assert captured.err.startswith(
-        "error: model.rotary_emb (all layers) does not have the intended table: it differs by"
-    )
+    said = "error: model.rotary_emb (all layers) does not have the intended table: it differs by"
+    assert captured.err.startswith(said)
     assert main(["verify", str(tmp_path / "out"), "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["live"] is False
     assert main(["verify", str(folder), "--revision", "main"]) == 2
@@ -256,8 +255,7 @@ def test_the_softmax_scale_of_mla_is_verified_on_disk_and_in_memory(kind, weight
     ropescale.patch_checkpoint(tmp_path / "in", tmp_path / "out", spec)
     on_disk = ropescale.verify(tmp_path / "out")
     with ropescale.patch(model, spec):
-        in_memory = ropescale.verify(model)
-        for report in (on_disk, in_memory):
+        for report in (on_disk, ropescale.verify(model)):
             assert report.softmax_factor == pytest.approx(softmax, rel=3e-5)
             assert report.modules[0].attention_scale == pytest.approx(attention, rel=3e-5)
         model.model.layers[1].self_attn.scaling *= 1.01

@@ -137,8 +137,7 @@ def test_bos_is_put_in_front_once():
     chat = rendered(Chat("a", TALK), tokenizer, assistant=True)
     bare, bos = placed(chat, "auto", tokenizer)
     assert [bos, *bare.ids] == stock(tokenizer)["input_ids"] and bare.scored.tolist() == stock_mask(tokenizer)[1:]
-    text = tokenizer.apply_chat_template(TALK, tokenize=False)
-    assert bare.byte_ends[-1] == len(text.encode()) - len("<s>")
+    assert bare.byte_ends[-1] == len(tokenizer.apply_chat_template(TALK, tokenize=False).encode()) - len("<s>")
     assert placed(chat, "no", tokenizer) == (chat, None)
 
 

@@ -438,8 +438,7 @@ def test_a_short_name_is_its_dataset_at_one_commit_up_to_its_cap(shelf, name):
     hub_id, _, config = named.source.partition(":")
     commit = f"{len(named.revision or hub_id):040x}"
     assert shelf == [(hub_id, config or None, True, commit)]
-    said = f"{named.source}@{commit}, {named.split}, {named.field}, at most 100 documents"
-    assert source.name == f"{name} ({said})"
+    assert source.name == f"{name} ({named.source}@{commit}, {named.split}, {named.field}, at most 100 documents)"
 
 
 def test_prompts_of_a_short_name_are_all_read_because_they_are_sorted_by_task(shelf):

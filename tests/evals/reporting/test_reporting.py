@@ -74,9 +74,8 @@ def test_a_runs_own_changes_are_those_that_it_was_saved_with(folder):
         rows = [(p["length"], p["delta_nll"], p["low"], p["high"]) for p in saved if p["schedule"] == schedule]
         assert ours[schedule] == rows and len(rows) == len(LENGTHS)
     assert list(ours) == SCHEDULES  # the baseline is not compared with itself, nor is truncation
-    rows = {
-        t["schedule"]: [(t["length"], t["delta_nll"], t["low"], t["high"])] for t in read(folder, "truncation")["rows"]
-    }
+    cut = read(folder, "truncation")["rows"]
+    rows = {t["schedule"]: [(t["length"], t["delta_nll"], t["low"], t["high"])] for t in cut}
     assert changes([folder], 3) == rows and list(rows) == ["as-is", *SCHEDULES]  # at 128 alone, past 64
 
 

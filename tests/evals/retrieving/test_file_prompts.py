@@ -179,11 +179,10 @@ ROWS = [
 
 
 BASE = {"rope_type": "default", "rope_theta": 10000.0}
-OTHERS = {"factor": 4.0, "original_max_position_embeddings": 64}
+YARN = BASE | {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 
 
-STOCK = {"as-is": BASE, "yarn:factor=4": BASE | OTHERS | {"rope_type": "yarn"}}
-STOCK["dynamic:factor=4"] = BASE | {"rope_type": "dynamic", "factor": 4.0}
+STOCK = {"as-is": BASE, "yarn:factor=4": YARN, "dynamic:factor=4": BASE | {"rope_type": "dynamic", "factor": 4.0}}
 
 
 @pytest.mark.parametrize(("schedule", "stock"), STOCK.items())

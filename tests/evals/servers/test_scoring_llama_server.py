@@ -29,10 +29,6 @@ def words(engine, checkpoint, text, *more, lengths="16,64"):
     return ["eval", "--server", engine.url, *beside, *more]
 
 
-def asked(engine):
-    return [len(body["prompt"]) for body in engine.scored]
-
-
 def test_a_file_and_the_folder_it_came_from_are_scored_alike_and_the_cost_told(checkpoint, text, tokens, tmp_path, ran):
     few = ["--max-docs", "2", "-o"]
     about = {"logprobs": tiny.logprobs_of(checkpoint), "tokens": tokens, "incomplete": lambda id: id % 7 == 4}
@@ -71,7 +67,8 @@ def test_tokens_are_forced_one_after_the_other_up_to_the_whole_context():
     with serving(**LLAMA, limit=16, ranks=lambda ids: ranks[: len(ids) - 1]) as engine:
         server = Server(engine.url)
         [every, last] = server.answers([Scoring(ids, 15, ranked=True), Scoring(ids, 4)])
-        assert asked(engine) == [*range(1, 16), *range(12, 16)] and engine.most_at_once == 1
+        assert [len(body["prompt"]) for body in engine.scored] == [*range(1, 16), *range(12, 16)]
+        assert engine.most_at_once == 1
         assert server.answers([Generating(ids[:9], 3)])[0]["ids"].tolist() == [0, 0, 0]
     assert every["nll"] == pytest.approx([-each for each in arithmetic(ids)])
     assert every["first"].tolist() == [rank == 1 for rank in ranks]
