@@ -264,7 +264,7 @@ def test_whose_tokens_are_scored_is_no_reason_to_measure_again(ran, checkpoint, 
 
 
 def test_chats_cost_what_a_plain_loop_says_under_either_template(ran, refused, checkpoint, tmp_path):
-    talks = TALK, TALK[:3]
+    talks = TALK, TALK[1:]
     source = saved(tmp_path, "jsonl", [{"messages": talk} for talk in talks])
     out = ["-o", str(tmp_path / "out"), "--lengths", "48", "--windows", "1"]
     own, template = measured(ran, checkpoint, source, *out), tmp_path / "other.jinja"
