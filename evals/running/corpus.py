@@ -96,6 +96,8 @@ class PerplexityOptions(RunOptions):
     of_metrics: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        for name in self.of_metrics.keys() - OPTIONS.keys():
+            raise DataError(f"no metric has an option {name!r}; there are {', '.join(OPTIONS)}", "metric_options")
         values = {name: option.value(self.of_metrics.get(name)) for name, option in OPTIONS.items()}
         object.__setattr__(self, "of_metrics", values)
         if self.score not in SCORES:
@@ -348,11 +350,16 @@ class Corpus:
             sources = map(whole, sources)
             limits = Limits(longest.scored + 1, max(longest.scored + 1, options.min_tokens), windows=1)
         cutter = Cutter(limits, encoder)
-        cuts = cutter.cuts(sources, options.max_docs)
-        windows = [window for cut in cuts for window in cut.windows]
-        fed = [sha256(np.array(each.ids[: self._stops[self.lengths[-1]]]).tobytes()) for each in windows]
-        first = sorted(np.unique(fed, return_index=True)[1])  # texts may differ only after the fed tokens
-        cutter.skipped["duplicates"] += len(windows) - len(first)
+        cuts = []
+        known = set[str]()
+        for cut in cutter.cuts(sources, options.max_docs):
+            stop = self._stops[self.lengths[-1]]
+            fed = {sha256(np.array(window.ids[:stop]).tobytes()) for window in cut.windows}
+            if fed <= known:  # the texts differ only after the fed tokens
+                cutter.skipped["duplicates"] += 1
+            else:
+                cuts.append(cut)
+            known |= fed
         reasons = {"without_assistant": len(silent), "duplicates": cutter.skipped["duplicates"]}
         self.skipped = {name: cutter.skipped[name] for name in ("too_short", "empty")}
         self.skipped |= {reason: number for reason, number in reasons.items() if number}
@@ -361,8 +368,8 @@ class Corpus:
                 check_scored(silent, self._stops)
             instead = "a smaller min_tokens" if limits.needed == options.min_tokens else "shorter lengths"
             raise data_documents.too_short(cutter.longest, limits.needed, instead)
-        self.documents = [windows[number] for number in first]
-        self.windows = windows_by_document([len(cut.windows) for cut in cuts], first)
+        self.documents = [window for cut in cuts for window in cut.windows]
+        self.windows = [len(cut.windows) for cut in cuts]
         if options.stride is not None:
             most = max(self.documents, key=lambda each: len(each.ids))
             if len(most.ids) < longest.stop:  # no document reaches the longest length
