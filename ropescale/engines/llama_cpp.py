@@ -8,7 +8,7 @@ from pathlib import Path, PurePath
 from typing import ClassVar, Literal
 
 from ..configs.class_defaults import ALL_LAYERS
-from ..configs.configuration import unread_by_v4
+from ..configs.configuration import read_by_queries, unread_by_v4
 from ..configs.finding import ORIGINAL
 from ..gguf import architectures as known
 from ..gguf.files import Value
@@ -87,6 +87,10 @@ class LlamaCppEngine(Engine):
             yield from of_file
         else:
             yield from converted_softmax_scale(layers)
+            kept = read_by_queries(layers.parameters)
+            if kept and str(kept[ORIGINAL]) not in serving.source.spec:
+                text = "was not checked with queries that scale by the original length, which the schedule may change"
+                yield Difference("query scale", "not known", "not known", text)
             full = _changed(serving)
             theta = full.parameters["rope_theta"]
             shared = architecture(layers) in known.SLIDING_SHARES_THETA and is_windowed(layers.key)

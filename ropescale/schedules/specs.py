@@ -434,9 +434,11 @@ def with_each_factor(schedules: Sequence[object], factors: Sequence[float]) -> l
     """Combines schedules with several factors, in order; schedules without a factor appear once.
 
     Raises:
-        ScheduleError: as for :func:`parse`; or a schedule already has a factor, or no schedule takes one.
+        ScheduleError: as for :func:`parse`; or there is no factor, a schedule has its own, or no schedule takes one.
     """
     specs = [parse(each) for each in schedules]
+    if not factors:
+        raise ScheduleError("factor is an empty list; give at least one factor, or leave it out", "factor")
     if not any(takes(spec, "factor") for spec in specs):
         raise ScheduleError("factor is given, but no schedule takes a factor; name one, such as yarn", "factor")
     for part in (part for spec in specs for part in parts_of(spec) if part.given.get("factor") is not None):

@@ -132,6 +132,13 @@ def test_a_model_as_its_makers_scaled_it_is_told_its_window_alone_and_only_if_lo
     assert {row.field for row in done.rows} <= {"switch"} and (keys != "qwen3" or done.length == 131072)
 
 
+def test_it_is_not_known_how_queries_scale_in_a_file_that_gets_another_original_length(tmp_path):
+    folder = _folder({"model_type": "ministral3"}, tmp_path)
+    patched = patch_checkpoint(folder, tmp_path / "out", "yarn:factor=2", on_top=True).folder
+    for done in (export(folder, "llama.cpp", "yarn:factor=2", on_top=True), export(patched, "llama.cpp")):
+        assert [(row.field, row.status) for row in done.rows] == [("query scale", "not known")]
+
+
 def test_an_architecture_is_what_the_wrapper_makes_of_it(tmp_path):
     config = {"model_type": "mistral3", "text_config": {"model_type": "mistral", "max_position_embeddings": 8192}}
     done = export(_folder(config, tmp_path), "llama.cpp", "yarn:factor=4,attention_factor=1.5")

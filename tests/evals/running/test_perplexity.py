@@ -159,6 +159,8 @@ def test_what_cannot_be_measured_is_refused_before_the_first_forward(monkeypatch
         own = type(name, (), {"__call__": lambda _, *given: Yarn(factor=2)(*given)})()
         with pytest.raises(DataError, match=f"two different schedules are both called '{name}'; give them diff"):
             perplexity(model, documents(1, 130), [64], [own])
+    with pytest.raises(ScheduleError, match="factor is an empty list"):
+        perplexity(model, documents(1, 130), [64], ["yarn"], factor=[])
     with pytest.raises(DataError, match="no metric has an option 'foo'; there are repeat_distance, key_spans"):
         perplexity(model, documents(1, 130), [64], metric_options={"foo": 1})
     for option in ("batch_tokens", "logits_bytes", "max_docs"):
