@@ -43,10 +43,10 @@ DataFacts = dict[str, Any]
 """The "data" part of results.json.
 
 It contains the ``source``, the ``sha256`` of the texts, the numbers of ``documents``, ``windows`` and scored
-``tokens``, and the numbers of ``skipped`` documents by reason; of ``duplicates``, those of windows, too. ``measured``
-and ``whole`` are the sizes of the windows and of the documents in bytes or tokens (``unit``), and ``share`` is their
-ratio; they are absent if unknown. Optional are the numbers of ``special_tokens``, ``chats``, ``pretokenized`` documents
-and ``prompts``, and the ``layouts`` of chats, in words, if the tokenizer has no chat template.
+``tokens``, and the numbers of ``skipped`` documents by reason. ``measured`` and ``whole`` are the sizes of the windows
+and of the documents in bytes or tokens (``unit``), and ``share`` is their ratio; they are absent if unknown. Optional
+are the numbers of ``special_tokens``, ``chats``, ``pretokenized`` documents and ``prompts``, and the ``layouts`` of
+chats, in words, if the tokenizer has no chat template.
 """
 
 

@@ -261,11 +261,10 @@ create many objects."""
 
 
 def _check_expansion(metadata: pyarrow.parquet.FileMetaData, source: str) -> None:
-    """Checks that no row group is much larger in memory, with eight bytes per value, than the whole file on disk, and
-    that not many rows share a byte of it, because each takes time.
+    """Checks a file's row groups, with eight bytes per value in memory, and its number of rows against its size.
 
     Raises:
-        DataError: a row group is, or they do.
+        DataError: a row group is much larger than the file, or there are too many rows, each of which takes time.
     """
     most = most_unpacked(local_path(source))
     if metadata.num_rows > most // _ROW:

@@ -352,8 +352,8 @@ class Corpus:
         cutter = Cutter(limits, encoder)
         cuts = []
         known = set[str]()
+        stop = self._stops[self.lengths[-1]]
         for cut in cutter.cuts(sources, options.max_docs):
-            stop = self._stops[self.lengths[-1]]
             fed = {sha256(np.array(window.ids[:stop]).tobytes()) for window in cut.windows}
             if fed <= known:  # the texts differ only after the fed tokens
                 cutter.skipped["duplicates"] += 1

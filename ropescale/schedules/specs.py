@@ -32,7 +32,7 @@ from .user_code import load, load_json, read_json_object
 _WORD = re.compile(r"[\w-]+(?=:[^:\\/]|:?$)")  # a name, and not the drive of a Windows path
 _FILE = re.compile(r"(?P<name>.*?\.py(?:::\w*)?|[\w.]+::\w*|.*?\.json)(?::(?P<fields>.*))?", re.DOTALL)
 _LONG = 8
-_OTHER_NAMES = {"default": "base", "mrope": "base", "su": "longrope"}
+_OTHER_NAMES = {"default": "base", "mrope": "base", "su": "longrope"}  # schedules by the rope type that differs
 
 
 @dataclass(frozen=True)
